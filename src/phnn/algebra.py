@@ -1,0 +1,444 @@
+r"""Hypercomplex algebras as immutable values.
+
+An algebra of dimension n is given by its structure constants, the tensor `A` in
+
+.. math:: e_i \cdot e_b = \sum_a A[i, a, b]\, e_a
+
+so that `A[i]` is the matrix of "multiply from the left by basis element i". A PH layer uses that
+same tensor, learned or fixed:
+
+>>> from phnn import algebra
+>>> print(algebra.quaternion.table())
+×   1   i   j   k
+1   1   i   j   k
+i   i  -1   k  -j
+j   j  -k  -1   i
+k   k   j  -i  -1
+>>> algebra.get("clifford(0, 2)") == algebra.quaternion
+True
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+__all__ = [
+    "Algebra",
+    "cayley_dickson",
+    "clifford",
+    "complex",
+    "cyclic",
+    "direct_sum",
+    "dual",
+    "dual_quaternion",
+    "get",
+    "matrix",
+    "names",
+    "octonion",
+    "quaternion",
+    "real",
+    "sedenion",
+    "split_complex",
+    "split_octonion",
+    "split_quaternion",
+    "tensor_product",
+    "tessarine",
+]
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, repr=False)
+class Algebra:
+    """A real algebra of dimension n: a value, equal to all with the same structure constants.
+
+    Args:
+        name: How the algebra is shown; `phnn.algebra.get` reads the names made in this module.
+        constants: The structure constants `A[i, a, b]`, as anything `numpy.asarray` takes.
+        labels: Names of the basis elements, `("1", "i", "j", "k")`; `e0 … e(n-1)` by default.
+        conjugation: Matrix of the conjugation, for algebras that have one.
+
+    Example:
+        >>> cross = Algebra("cross", [[[0, 0, 0], [0, 0, -1], [0, 1, 0]],
+        ...                           [[0, 0, 1], [0, 0, 0], [-1, 0, 0]],
+        ...                           [[0, -1, 0], [1, 0, 0], [0, 0, 0]]])
+        >>> cross.n, cross.is_commutative, cross.unit
+        (3, False, None)
+    """
+
+    name: str = field(compare=False)
+    constants: Sequence[object]
+    labels: Sequence[str] = field(default=(), compare=False)
+    conjugation: Sequence[object] | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        constants = np.asarray(self.constants, dtype=np.float64)
+        n = len(constants)
+        if n == 0 or constants.shape != (n, n, n):
+            raise ValueError(f"structure constants have shape (n, n, n), got {constants.shape}")
+        labels = tuple(self.labels) or tuple(f"e{i}" for i in range(n))
+        if len(labels) != n:
+            raise ValueError(f"an algebra with n={n} has {n} labels, got {len(labels)}: {labels}")
+        object.__setattr__(self, "constants", _freeze(constants))
+        object.__setattr__(self, "labels", labels)
+        if self.conjugation is not None:
+            conjugation = np.asarray(self.conjugation, dtype=np.float64)
+            if conjugation.shape != (n, n):
+                raise ValueError(f"conjugation has shape ({n}, {n}), got {conjugation.shape}")
+            object.__setattr__(self, "conjugation", _freeze(conjugation))
+
+    def __repr__(self) -> str:
+        return f"<algebra {self.name}, n={self.n}>"
+
+    @property
+    def n(self) -> int:
+        """Dimension of the algebra."""
+        return len(self.constants)
+
+    @property
+    def structure(self) -> Tensor:
+        """The structure constants as a fresh float64 tensor (n, n, n), indexed `[i, a, b]`."""
+        # an explicit device: layers are also built under `with torch.device("meta")`
+        return torch.tensor(self.constants, dtype=torch.float64, device="cpu")
+
+    def multiply(self, x: Tensor, y: Tensor) -> Tensor:
+        r"""The product :math:`x \cdot y`, componentwise in the last axis.
+
+        Shape:
+            - x, y: :math:`(*, n)`, broadcast against each other; output :math:`(*, n)`.
+
+        Example:
+            >>> i, j = torch.eye(4)[1], torch.eye(4)[2]
+            >>> quaternion.multiply(i, j)
+            tensor([0., 0., 0., 1.])
+        """
+        for operand in (x, y):
+            if operand.dim() == 0 or operand.shape[-1] != self.n:
+                raise ValueError(
+                    f"{self.name} numbers have {self.n} components in the last axis, "
+                    f"got shape {tuple(operand.shape)}"
+                )
+        A = self.structure.to(x)
+        return torch.einsum("iab,...i,...b->...a", A, x, y)
+
+    def conjugate(self, x: Tensor) -> Tensor:
+        r"""The conjugate :math:`\bar x`, with :math:`\overline{xy} = \bar y\,\bar x`."""
+        if self.conjugation is None:
+            raise ValueError(f"{self.name} was defined without a conjugation")
+        return x @ torch.tensor(self.conjugation, dtype=x.dtype, device=x.device).mT
+
+    @property
+    def unit(self) -> Tensor | None:
+        """The element that leaves every other unchanged from both sides, or None."""
+        A, n = _array(self), self.n
+        eye = np.eye(n).ravel()
+        sides = np.concatenate([A.reshape(n, -1).T, A.transpose(2, 1, 0).reshape(n, -1).T])
+        unit, *_ = np.linalg.lstsq(sides, np.concatenate([eye, eye]), rcond=None)
+        unit = np.round(unit, 12)
+        found = np.allclose(sides @ unit, np.concatenate([eye, eye]), atol=1e-9)
+        return torch.from_numpy(unit + 0.0) if found else None
+
+    @property
+    def is_commutative(self) -> bool:
+        """Whether xy = yx for all x, y."""
+        A = _array(self)
+        return bool(np.allclose(A, A.transpose(2, 1, 0)))
+
+    @property
+    def is_associative(self) -> bool:
+        """Whether (xy)z = x(yz) for all x, y, z."""
+        return bool(np.allclose(self._associator(), 0))
+
+    @property
+    def is_alternative(self) -> bool:
+        """Whether (xx)y = x(xy) and (yx)x = y(xx) for all x, y."""
+        associator = self._associator()  # alternating in its three arguments, by polarisation
+        left = associator + associator.swapaxes(0, 1)
+        right = associator + associator.swapaxes(1, 2)
+        return bool(np.allclose(left, 0) and np.allclose(right, 0))
+
+    def _associator(self) -> Array:
+        """`(e_i e_j) e_k − e_i (e_j e_k)` with its components in the last axis."""
+        products = _array(self).transpose(0, 2, 1)  # [i, j, component]
+        left = np.einsum("ijc,cka->ijka", products, products, optimize=True)
+        right = np.einsum("jkc,ica->ijka", products, products, optimize=True)
+        associator: Array = left - right
+        return associator
+
+    def table(self, format: str = "text") -> str:
+        """The multiplication table: row times column.
+
+        Args:
+            format: "text" or "markdown".
+        """
+        if format not in ("text", "markdown"):
+            raise ValueError(f'format is "text" or "markdown", got {format!r}')
+        products = _array(self).transpose(0, 2, 1)
+        rows = [["×", *self.labels]]
+        for label, row in zip(self.labels, products, strict=True):
+            rows.append([label, *(self._element(product) for product in row)])
+        if format == "markdown":
+            lines = ["| " + " | ".join(row) + " |" for row in rows]
+            return "\n".join([lines[0], "|" + "---|" * len(rows), *lines[1:]])
+        width = max(len(cell) for row in rows[1:] for cell in row[1:])
+        first = max(len(row[0]) for row in rows)
+        return "\n".join(
+            "  ".join([row[0].ljust(first), *(cell.rjust(width) for cell in row[1:])])
+            for row in rows
+        )
+
+    def _element(self, components: Array) -> str:
+        """A linear combination of basis elements as text: `-k`, `1 + 2j`, `0`."""
+        text = ""
+        for value, label in zip(components, self.labels, strict=True):
+            if value == 0:
+                continue
+            size = "" if abs(value) == 1 else f"{abs(value):g}"
+            term = size if label == "1" and size else size + label
+            if text:
+                text += " - " if value < 0 else " + "
+            elif value < 0:
+                text = "-"
+            text += term
+        return text or "0"
+
+
+def _freeze(array: Array) -> tuple[object, ...]:
+    """Nested tuples: hashable, comparable, picklable, and nobody can write into them."""
+    return tuple(row if np.ndim(row) == 0 else _freeze(np.asarray(row)) for row in array.tolist())
+
+
+def _array(algebra: Algebra) -> Array:
+    return np.asarray(algebra.constants, dtype=np.float64)
+
+
+def _conjugation(algebra: Algebra) -> Array | None:
+    return (
+        None if algebra.conjugation is None else np.asarray(algebra.conjugation, dtype=np.float64)
+    )
+
+
+_UNITS = {1: ("1",), 2: ("1", "i"), 4: ("1", "i", "j", "k")}
+
+
+def _cayley_dickson_labels(n: int) -> tuple[str, ...]:
+    return _UNITS.get(n, ("1", *(f"e{i}" for i in range(1, n))))
+
+
+def cayley_dickson(signs: Sequence[int]) -> Algebra:
+    r"""Repeated doubling of the reals: :math:`(a, b)(c, d) = (ac + \gamma\bar d b, da + b\bar c)`.
+
+    Args:
+        signs: The :math:`\gamma` of each doubling, −1, +1 or 0; n = 2^len(signs).
+
+    Example:
+        >>> cayley_dickson((-1, -1)) == quaternion
+        True
+    """
+    signs = tuple(signs)
+    if any(sign not in (-1, 0, 1) for sign in signs):
+        raise ValueError(f"signs are −1, 0 or 1, got {signs}")
+    A, conjugation = np.ones((1, 1, 1)), np.ones((1, 1))
+    for sign in signs:
+        n = len(A)
+        doubled = np.zeros((2 * n, 2 * n, 2 * n))
+        doubled[:n, :n, :n] = A  # ac
+        doubled[:n, n:, n:] = A.transpose(2, 1, 0)  # da
+        doubled[n:, n:, :n] = np.einsum("iab,bc->iac", A, conjugation)  # b c̄
+        doubled[n:, :n, n:] = sign * np.einsum("dai,db->iab", A, conjugation)  # γ d̄ b
+        A = doubled
+        conjugation = np.diag([*conjugation.diagonal(), *-np.ones(n)])
+    name = f"cayley_dickson({signs})"
+    return Algebra(name, A.tolist(), _cayley_dickson_labels(len(A)), conjugation.tolist())
+
+
+def clifford(p: int, q: int = 0, r: int = 0) -> Algebra:
+    """The Clifford algebra with p generators that square to +1, q to −1 and r to 0.
+
+    Blades stand in binary order: 1, e1, e2, e12, e3, e13, e23, e123, …
+
+    Example:
+        >>> clifford(2).labels
+        ('1', 'e1', 'e2', 'e12')
+    """
+    if min(p, q, r) < 0:
+        raise ValueError(f"p, q and r count generators, got p={p}, q={q}, r={r}")
+    squares = [1] * p + [-1] * q + [0] * r
+    n = 2 ** len(squares)
+    A, conjugation = np.zeros((n, n, n)), np.zeros((n, n))
+    for i, b in product(range(n), repeat=2):
+        # each generator of b passes the higher generators of i: one sign change each
+        swaps = sum((i >> (g + 1)).bit_count() for g in range(len(squares)) if b >> g & 1)
+        sign = (-1) ** swaps
+        for g, square in enumerate(squares):
+            if i & b & (1 << g):
+                sign *= square
+        A[i, i ^ b, b] = sign
+    for i in range(n):
+        grade = i.bit_count()
+        conjugation[i, i] = (-1) ** (grade * (grade + 1) // 2)
+    labels = ["1"]
+    for i in range(1, n):
+        labels.append("e" + "".join(str(g + 1) for g in range(len(squares)) if i >> g & 1))
+    return Algebra(f"clifford({p}, {q}, {r})", A.tolist(), labels, conjugation.tolist())
+
+
+def cyclic(n: int) -> Algebra:
+    """The group algebra of the cyclic group, e_i e_j = e_(i+j mod n): H becomes block-circulant."""
+    if n < 1:
+        raise ValueError(f"n is at least 1, got n={n}")
+    A, conjugation = np.zeros((n, n, n)), np.zeros((n, n))
+    for i, b in product(range(n), repeat=2):
+        A[i, (i + b) % n, b] = 1
+        conjugation[-i % n, i] = 1
+    labels = ["1", "g", *(f"g{i}" for i in range(2, n))][:n]
+    return Algebra(f"cyclic({n})", A.tolist(), labels, conjugation.tolist())
+
+
+def matrix(k: int) -> Algebra:
+    """The k×k matrices, n = k²: basis E_pq in row-major order, conjugation is transposition."""
+    if k < 1:
+        raise ValueError(f"k is at least 1, got k={k}")
+    n = k * k
+    A, conjugation = np.zeros((n, n, n)), np.zeros((n, n))
+    for p, q in product(range(k), repeat=2):
+        conjugation[q * k + p, p * k + q] = 1
+        for s in range(k):
+            A[p * k + q, p * k + s, q * k + s] = 1  # E_pq E_qs = E_ps
+    labels = [f"E{p + 1}{q + 1}" for p, q in product(range(k), repeat=2)]
+    return Algebra(f"matrix({k})", A.tolist(), labels, conjugation.tolist())
+
+
+def tensor_product(a: Algebra, b: Algebra) -> Algebra:
+    """The tensor product a ⊗ b with basis index `a_index · b.n + b_index`."""
+    A = np.kron(_array(a), _array(b))
+    left, right = _conjugation(a), _conjugation(b)
+    conjugation = None if left is None or right is None else np.kron(left, right).tolist()
+    labels = [_join(x, y) for x, y in product(a.labels, b.labels)]
+    return Algebra(f"tensor_product({a.name}, {b.name})", A.tolist(), labels, conjugation)
+
+
+def direct_sum(a: Algebra, b: Algebra) -> Algebra:
+    """The direct sum a ⊕ b: the two multiply independently, (x, y)(u, v) = (xu, yv)."""
+    n = a.n + b.n
+    A = np.zeros((n, n, n))
+    A[: a.n, : a.n, : a.n] = _array(a)
+    A[a.n :, a.n :, a.n :] = _array(b)
+    left, right = _conjugation(a), _conjugation(b)
+    conjugation = None
+    if left is not None and right is not None:
+        block = np.zeros((n, n))
+        block[: a.n, : a.n], block[a.n :, a.n :] = left, right
+        conjugation = block.tolist()
+    labels = [f"({label},0)" for label in a.labels] + [f"(0,{label})" for label in b.labels]
+    return Algebra(f"direct_sum({a.name}, {b.name})", A.tolist(), labels, conjugation)
+
+
+def _join(x: str, y: str) -> str:
+    return y if x == "1" else x if y == "1" else x + y
+
+
+real = replace(cayley_dickson(()), name="real")
+complex = replace(cayley_dickson((-1,)), name="complex")
+split_complex = replace(cayley_dickson((1,)), name="split_complex", labels=("1", "j"))
+dual = replace(cayley_dickson((0,)), name="dual", labels=("1", "ε"))
+quaternion = replace(cayley_dickson((-1, -1)), name="quaternion")
+split_quaternion = replace(cayley_dickson((-1, 1)), name="split_quaternion")
+octonion = replace(cayley_dickson((-1, -1, -1)), name="octonion")
+split_octonion = replace(cayley_dickson((-1, -1, 1)), name="split_octonion")
+sedenion = replace(cayley_dickson((-1, -1, -1, -1)), name="sedenion")
+# i² = k² = −1, j² = +1, all commute: complex numbers in i over split-complex ones in j
+tessarine = replace(
+    tensor_product(split_complex, complex), name="tessarine", labels=("1", "i", "j", "k")
+)
+# conjugating the quaternions alone makes x·x̄ the (dual) squared norm, as rigid motions need it
+dual_quaternion = replace(
+    tensor_product(dual, quaternion),
+    name="dual_quaternion",
+    conjugation=np.diag([1.0, -1, -1, -1, 1, -1, -1, -1]).tolist(),
+)
+
+_CONSTANTS = {
+    algebra.name: algebra
+    for algebra in (
+        real,
+        complex,
+        split_complex,
+        dual,
+        quaternion,
+        split_quaternion,
+        tessarine,
+        dual_quaternion,
+        octonion,
+        split_octonion,
+        sedenion,
+    )
+}
+_CONSTRUCTORS: dict[str, Callable[..., Algebra]] = {
+    f.__name__: f for f in (cayley_dickson, clifford, cyclic, matrix, tensor_product, direct_sum)
+}
+
+
+def names() -> list[str]:
+    """The names of the constants that `get` knows; it also takes constructor calls."""
+    return list(_CONSTANTS)
+
+
+def get(name: str) -> Algebra:
+    """The algebra of that name: a constant, or a constructor call written as text.
+
+    Example:
+        >>> get("octonion")
+        <algebra octonion, n=8>
+        >>> get("tensor_product(complex, matrix(2))").n
+        8
+    """
+    try:
+        return _evaluate(ast.parse(name.strip(), mode="eval").body)
+    except (SyntaxError, _UnknownNameError) as error:
+        known = [*_CONSTANTS, *_CONSTRUCTORS]
+        wrong = error.args[0] if isinstance(error, _UnknownNameError) else name
+        nearest = difflib.get_close_matches(wrong, known, n=3, cutoff=0.5)
+        hint = f"did you mean {' or '.join(nearest)}?" if nearest else "the known names are"
+        rest = "" if nearest else " " + ", ".join(known)
+        raise ValueError(f"no algebra is called {name!r}; {hint}{rest}") from None
+
+
+class _UnknownNameError(Exception):
+    pass
+
+
+def _evaluate(node: ast.expr) -> Algebra:
+    """An algebra from the syntax tree of its name; only names above and integers are understood."""
+    if isinstance(node, ast.Name) and node.id in _CONSTANTS:
+        return _CONSTANTS[node.id]
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        if node.func.id not in _CONSTRUCTORS:
+            raise _UnknownNameError(node.func.id)
+        arguments = [_integers(argument) or _evaluate(argument) for argument in node.args]
+        try:
+            return _CONSTRUCTORS[node.func.id](
+                *(a[0] if isinstance(a, list) else a for a in arguments)
+            )
+        except TypeError as error:
+            raise ValueError(f"{ast.unparse(node)}: {error}") from None
+    raise _UnknownNameError(ast.unparse(node))
+
+
+def _integers(node: ast.expr) -> list[int | tuple[int, ...]] | None:
+    """An integer or a tuple of integers, boxed so that 0 and () are not mistaken for absence."""
+    try:
+        value = ast.literal_eval(node)
+    except ValueError:
+        return None
+    is_tuple = isinstance(value, tuple) and all(isinstance(v, int) for v in value)
+    return [value] if isinstance(value, int) or is_tuple else None

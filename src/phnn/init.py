@@ -1,0 +1,198 @@
+r"""Starting values of PH layers.
+
+The default gives the assembled weight H the variance of the torch layer's default, for every n,
+number of terms and algebra, with groups and transposed: with :math:`\sigma^2` that variance,
+
+.. math:: \sigma_F^2 = \sigma^2\, n^2 / \lVert A \rVert_F^2
+
+because the mean square of H over its n × n blocks is :math:`\sigma_F^2 \lVert A \rVert_F^2 / n^2`.
+
+The functions that end in an underscore write into the given tensor or layer, as those of
+`torch.nn.init` do.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from phnn.algebra import Algebra
+
+__all__ = ["algebra_", "authors_", "default_", "filters_", "identity_", "polar_", "zero_"]
+
+
+class PHLayer(Protocol):
+    """What the starting values need to know of a layer."""
+
+    A: Tensor
+    F: Tensor
+    bias: Tensor | None
+    algebra: Algebra | None
+    groups: int
+    transposed: bool
+
+    @property
+    def learns_algebra(self) -> bool:
+        """Whether A is a parameter."""
+        ...
+
+
+def algebra_(A: Tensor, distribution: str = "normal") -> Tensor:
+    r"""Draws a learned algebra with :math:`\lVert A \rVert_F^2 = n^2` exactly.
+
+    Args:
+        A: The (terms, n, n) tensor to fill.
+        distribution: "normal" for independent entries; "orthonormal" for terms that are orthogonal
+            to each other and of equal norm, as the left multiplications of a division algebra are.
+
+    Example:
+        >>> A = algebra_(torch.empty(4, 4, 4))
+        >>> round(A.square().sum().item(), 4)
+        16.0
+    """
+    n = A.shape[-1]
+    with torch.no_grad():
+        if distribution == "normal":
+            A.normal_()
+        elif distribution == "orthonormal":
+            nn.init.orthogonal_(A.view(A.shape[0], n * n))
+        else:
+            raise ValueError(f'distribution is "normal" or "orthonormal", got {distribution!r}')
+        return A.mul_(n / A.norm())
+
+
+def filters_(F: Tensor, A: Tensor, std: float) -> Tensor:
+    """Draws uniform filters such that H has the given standard deviation with this algebra."""
+    bound = math.sqrt(3) * std * A.shape[-1] / _norm(A)
+    return nn.init.uniform_(F, -bound, bound)
+
+
+def default_(layer: PHLayer) -> None:
+    """The starting values of a new layer: H and the bias vary as much as torch's default.
+
+    A learned algebra is drawn by `algebra_`, or starts from the layer's algebra when it has one.
+    """
+    if layer.algebra is None:
+        algebra_(layer.A)
+    else:
+        _set_algebra(layer)
+    fan_in = _fan_in(layer)
+    filters_(layer.F, layer.A, std=1 / math.sqrt(3 * fan_in))
+    _default_bias_(layer)
+
+
+def authors_(layer: PHLayer) -> None:
+    """The starting values of the authors' code: Xavier-uniform on the stacked tensors A and F.
+
+    H then comes out up to 20 times narrower than torch's default; for reproduction only.
+    """
+    if layer.algebra is None:
+        bound = math.sqrt(3) / layer.A.shape[-1]
+        nn.init.uniform_(layer.A, -bound, bound)
+    else:
+        _set_algebra(layer)
+    blocks = layer.F.unflatten(0, (layer.groups, layer.A.shape[0], -1))
+    terms, rows, columns = blocks.shape[1:4]
+    receptive = blocks[0, 0, 0, 0].numel()
+    fan_in, fan_out = rows * columns * receptive, terms * columns * receptive
+    bound = math.sqrt(6 / (fan_in + fan_out))
+    nn.init.uniform_(layer.F, -bound, bound)
+    _default_bias_(layer)
+
+
+def polar_(layer: PHLayer, criterion: str = "glorot") -> None:
+    r"""Hypercomplex filters with uniform direction and chi-distributed modulus.
+
+    The modulus of each filter entry, over its n components, is :math:`s\,\chi_n` with
+    :math:`n s^2 = 2/(\mathrm{fan\_in} + \mathrm{fan\_out})` ("glorot") or
+    :math:`2/\mathrm{fan\_in}` ("he"), the fans counted in hypercomplex channels. For n = 2 it is
+    the start of Trabelsi et al., "Deep Complex Networks" (2018), for n = 4 that of Parcollet et
+    al., "Quaternion Recurrent Neural Networks" (2019). The bias starts at zero.
+    """
+    n, terms = layer.A.shape[-1], layer.A.shape[0]
+    if terms != n:
+        raise ValueError(f"a polar start needs one filter per component, got terms={terms}, n={n}")
+    if criterion not in ("glorot", "he"):
+        raise ValueError(f'criterion is "glorot" or "he", got {criterion!r}')
+    if layer.algebra is None:
+        algebra_(layer.A)
+    else:
+        _set_algebra(layer)
+    blocks = layer.F.unflatten(0, (layer.groups, terms, -1))
+    rows, columns = blocks.shape[2:4]
+    fan_out, fan_in = (columns, rows) if layer.transposed else (rows, columns)
+    receptive = blocks[0, 0, 0, 0].numel()
+    fans = (fan_in + fan_out if criterion == "glorot" else fan_in) * receptive
+    s = math.sqrt(2 / (n * fans))
+    # n independent normals have a uniform direction and a chi-distributed modulus
+    nn.init.normal_(layer.F, std=s)
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)
+
+
+def zero_(layer: PHLayer) -> None:
+    """H = 0, for the last layer of a residual branch: the block starts as the identity.
+
+    After Mancanelli et al., "PHYDI: Initializing Parameterized Hypercomplex Neural Networks as
+    Identity Functions" (2023). A keeps its draw, so the first gradient reaches F.
+    """
+    default_(layer)
+    nn.init.zeros_(layer.F)
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)
+
+
+def identity_(layer: PHLayer) -> None:
+    """H passes each channel to the one of the same number, as `torch.nn.init.dirac_` does.
+
+    With a fixed algebra the filters are its unit; a learned algebra gets the identity as its first
+    term, and its other terms start with zero filters.
+    """
+    default_(layer)
+    blocks = layer.F.unflatten(0, (layer.groups, layer.A.shape[0], -1))
+    size = min(blocks.shape[2:4])
+    centre = tuple(length // 2 for length in blocks.shape[4:])
+    coefficients = torch.zeros(layer.A.shape[0], dtype=torch.float64)
+    with torch.no_grad():
+        if layer.algebra is None:
+            n = layer.A.shape[-1]
+            layer.A[0] = torch.eye(n, dtype=layer.A.dtype, device=layer.A.device)
+            coefficients[0] = 1
+        else:
+            unit = layer.algebra.unit
+            if unit is None:
+                raise ValueError(
+                    f"{layer.algebra.name} has no unit, so no filters give the identity"
+                )
+            coefficients = unit
+        layer.F.zero_()
+        for term, coefficient in enumerate(coefficients.tolist()):
+            for channel in range(size):
+                blocks[(slice(None), term, channel, channel, *centre)] = coefficient
+        if layer.bias is not None:
+            layer.bias.zero_()
+
+
+def _set_algebra(layer: PHLayer) -> None:
+    assert layer.algebra is not None
+    with torch.no_grad():
+        layer.A.copy_(layer.algebra.structure)
+
+
+def _fan_in(layer: PHLayer) -> int:
+    """Inputs that torch counts for the dense weight: its second axis times the receptive field."""
+    return layer.A.shape[-1] * layer.F[0].numel()
+
+
+def _default_bias_(layer: PHLayer) -> None:
+    if layer.bias is not None:
+        bound = 1 / math.sqrt(_fan_in(layer))
+        nn.init.uniform_(layer.bias, -bound, bound)
+
+
+def _norm(A: Tensor) -> float:
+    # on the meta device there is nothing to measure and nothing to draw
+    return float(A.shape[-1]) if A.is_meta else A.detach().norm().item()

@@ -1,0 +1,209 @@
+"""What every PH layer shares: the algebra, the filters and their state."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from phnn import algebra as algebras
+from phnn import functional, init
+from phnn.algebra import Algebra
+
+Dense = TypeVar("Dense", nn.Linear, nn.modules.conv._ConvNd)
+
+
+class PHLayer(nn.Module):
+    r"""Base of the PH layers: a weight :math:`H = \sum_i A_i \otimes F_i` and a bias.
+
+    State is what is learned: `A`, `F` and `bias`. A fixed algebra is a buffer named `A`, so that
+    keys do not depend on it. Nothing is cached; `weight` assembles H anew, and in-place writes to
+    it vanish.
+    """
+
+    A: Tensor
+    F: Tensor
+    bias: Tensor | None
+    groups: int = 1
+    transposed: bool = False
+
+    def __init__(
+        self,
+        *,
+        n: int | None,
+        algebra: Algebra | None,
+        learn_algebra: bool | None,
+        terms: int | None,
+    ) -> None:
+        super().__init__()
+        self.n, self.terms = _resolve(n, algebra, learn_algebra, terms)
+        self.algebra = algebra
+        self.learns_algebra = algebra is None if learn_algebra is None else learn_algebra
+
+    def _make_state(
+        self,
+        rows: int,
+        columns: int,
+        kernel_size: tuple[int, ...],
+        bias: int | None,
+        device: torch.device | str | None,
+        dtype: torch.dtype | None,
+    ) -> None:
+        """Registers A, F and bias for a dense weight (rows, columns, *kernel_size)."""
+        dtype = torch.get_default_dtype() if dtype is None else dtype
+        if not dtype.is_floating_point:
+            hint = (
+                "; algebra=phnn.algebra.complex computes with real tensors"
+                if dtype.is_complex
+                else ""
+            )
+            raise TypeError(
+                f"{type(self).__name__} needs a real floating-point dtype, got {dtype}{hint}"
+            )
+        n, terms = self.n, self.terms
+
+        def empty(*shape: int) -> Tensor:
+            return torch.empty(shape, device=device, dtype=dtype)
+
+        if self.learns_algebra:
+            self.register_parameter("A", nn.Parameter(empty(terms, n, n)))
+        else:
+            self.register_buffer("A", empty(terms, n, n))
+        self.register_parameter(
+            "F", nn.Parameter(empty(rows // n * terms, columns // n, *kernel_size))
+        )
+        self.register_parameter("bias", None if bias is None else nn.Parameter(empty(bias)))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draws the starting values of `phnn.init.default_`; a fixed algebra is restored."""
+        init.default_(self)
+
+    @property
+    def weight(self) -> Tensor:
+        """The assembled H, as large as the torch layer's weight; to be read, not written."""
+        return functional.kronecker_sum(self.A, self.F, self.groups, self.transposed)
+
+    def _fill_dense(self, dense: Dense) -> Dense:
+        """Gives a torch layer made on the meta device this layer's weight, bias and mode."""
+        trainable = self.F.requires_grad
+        dense.weight = nn.Parameter(self.weight.detach(), requires_grad=trainable)
+        if self.bias is not None:
+            dense.bias = nn.Parameter(
+                self.bias.detach().clone(), requires_grad=self.bias.requires_grad
+            )
+        return dense.train(self.training)
+
+    def _check_divisible(self, **sizes: int) -> None:
+        for name, size in sizes.items():
+            if size < 1:
+                raise ValueError(f"{name} is at least 1, got {name}={size}")
+            if size % self.groups:
+                raise ValueError(f"groups={self.groups} must divide {name}={size}")
+            if size % (self.n * self.groups):
+                raise ValueError(self._not_divisible(name, size))
+
+    def _not_divisible(self, name: str, size: int) -> str:
+        n, groups = self.n, self.groups
+        step = n * groups
+        lower, upper = size // step * step, -(-size // step) * step
+        nearest = (
+            f"the nearest that work are {lower} and {upper}" if lower else f"the least is {upper}"
+        )
+        if groups == 1:
+            return f"n={n} must divide {name}={size}; {nearest}"
+        if size == groups:
+            return f"n={n} must divide {name}/groups=1: a depthwise layer admits only n=1"
+        return f"n={n} must divide {name}/groups={size}/{groups}; for {name}, {nearest}"
+
+    def _check_input(
+        self, input: Tensor, axis: int, size: int, ranks: tuple[int, ...] | None
+    ) -> None:
+        """Refuses what torch would blame on an assembled weight that the user never saw."""
+        name = type(self).__name__
+        if not isinstance(input, Tensor):
+            raise TypeError(f"{name} expects a torch.Tensor, got {type(input).__name__}")
+        if not input.is_floating_point():
+            raise TypeError(f"{name} expects a real floating-point input, got {input.dtype}")
+        if ranks is not None and input.dim() not in ranks:
+            raise ValueError(
+                f"{name} expects {ranks[0]}D (unbatched) or {ranks[1]}D (batched) input, "
+                f"got shape {tuple(input.shape)}"
+            )
+        if input.dim() == 0 or input.shape[axis] != size:
+            raise ValueError(
+                f"{name} expects {size} channels in axis {axis}, "
+                f"got input of shape {tuple(input.shape)}"
+            )
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        loaded = state_dict.get(prefix + "A")
+        if self.learns_algebra or not isinstance(loaded, Tensor) or loaded.is_meta:
+            return super()._load_from_state_dict(state_dict, prefix, *args)
+        assert self.algebra is not None
+        if _is_algebra(loaded, self.algebra):
+            return super()._load_from_state_dict(state_dict, prefix, *args)
+        known = _known(loaded)
+        found = f"a learned algebra of shape {tuple(loaded.shape)}" if known is None else known.name
+        remedy = "n=" + str(loaded.shape[-1]) if known is None else f"algebra={known.name}"
+        error_msgs: list[str] = args[-1]  # torch passes them last and raises one error with all
+        error_msgs.append(
+            f'"{prefix}A" holds {found}, but this layer computes with the fixed algebra '
+            f"{self.algebra.name}; build it with {remedy} to load this state"
+        )
+        return None
+
+    def _algebra_repr(self) -> str:
+        parts = [f"n={self.n}" if self.algebra is None else f"algebra={self.algebra.name}"]
+        if self.algebra is not None and self.learns_algebra:
+            parts.append("learn_algebra=True")
+        if self.terms != self.n:
+            parts.append(f"terms={self.terms}")
+        return ", ".join(parts)
+
+
+def _resolve(
+    n: int | None, algebra: Algebra | None, learn_algebra: bool | None, terms: int | None
+) -> tuple[int, int]:
+    """The dimension and the number of terms that the arguments ask for."""
+    if algebra is None:
+        if n is None:
+            raise TypeError("give n=, the dimension of a learned algebra, or algebra=, a known one")
+        if learn_algebra is False:
+            raise ValueError("learn_algebra=False needs an algebra= to keep fixed")
+    elif not isinstance(algebra, Algebra):
+        raise TypeError(
+            f"algebra is a phnn.algebra.Algebra, got {algebra!r}; "
+            "phnn.algebra.get finds one by name"
+        )
+    elif n is not None and n != algebra.n:
+        raise ValueError(f"{algebra.name} has n={algebra.n}, which contradicts n={n}; leave n out")
+    elif terms is not None and terms != algebra.n:
+        raise ValueError(
+            f"{algebra.name} has {algebra.n} terms, which contradicts terms={terms}; "
+            "leave terms out, or learn the algebra with n="
+        )
+    else:
+        n = algebra.n
+    assert n is not None
+    if not isinstance(n, int) or isinstance(n, bool):
+        raise TypeError(f"n is an integer, got {n!r}")
+    if n < 1:
+        raise ValueError(f"n is at least 1, got n={n}")
+    terms = n if terms is None else terms
+    if not isinstance(terms, int) or isinstance(terms, bool):
+        raise TypeError(f"terms is an integer, got {terms!r}")
+    if not 1 <= terms <= n * n:
+        raise ValueError(f"terms is between 1 and n²={n * n}, got terms={terms}")
+    return n, terms
+
+
+def _is_algebra(A: Tensor, algebra: Algebra) -> bool:
+    structure = algebra.structure
+    return A.shape == structure.shape and torch.equal(A.detach().cpu().double(), structure)
+
+
+def _known(A: Tensor) -> Algebra | None:
+    candidates = (algebras.get(name) for name in algebras.names())
+    return next((candidate for candidate in candidates if _is_algebra(A, candidate)), None)

@@ -1,0 +1,87 @@
+"""The fully connected PH layer."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from phnn import functional
+from phnn.algebra import Algebra
+from phnn.nn._layer import PHLayer
+
+
+class PHLinear(PHLayer):
+    r"""A linear layer with 1/n of the parameters, :math:`y = Hx + b`.
+
+    Its weight is :math:`H = \sum_i A_i \otimes F_i`: the parameterized hypercomplex multiplication
+    of Zhang et al., "Beyond Fully-Connected Layers with Quaternions" (2021). The arguments up to
+    `dtype` are those of `torch.nn.Linear`.
+
+    Args:
+        in_features: Size of each input sample; n must divide it.
+        out_features: Size of each output sample; n must divide it.
+        bias: Whether to add a learned bias.
+        device: Where the parameters live.
+        dtype: Their real floating-point type.
+        n: Dimension of the algebra, to be learned.
+        algebra: A known algebra to compute with; it implies n.
+        learn_algebra: Whether A is learned; by default exactly when no algebra is given. With an
+            algebra, True starts from it.
+        terms: Number of Kronecker terms, n by default; any 1 … n² keeps terms/n² of the parameters.
+
+    Shape:
+        - Input: :math:`(*, \mathrm{in\_features})`; output: :math:`(*, \mathrm{out\_features})`.
+        - A: :math:`(\mathrm{terms}, n, n)`; F: :math:`(\mathrm{out}\cdot\mathrm{terms}/n,
+        \mathrm{in}/n)`.
+
+    Example:
+        >>> layer = PHLinear(64, 128, n=4)
+        >>> layer(torch.randn(8, 64)).shape
+        torch.Size([8, 128])
+        >>> layer
+        PHLinear(in_features=64, out_features=128, bias=True, n=4)
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        n: int | None = None,
+        algebra: Algebra | None = None,
+        learn_algebra: bool | None = None,
+        terms: int | None = None,
+    ) -> None:
+        super().__init__(n=n, algebra=algebra, learn_algebra=learn_algebra, terms=terms)
+        self._check_divisible(in_features=in_features, out_features=out_features)
+        self.in_features = in_features
+        self.out_features = out_features
+        self._make_state(
+            out_features, in_features, (), out_features if bias else None, device, dtype
+        )
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Applies the layer to the last axis of the input."""
+        self._check_input(input, -1, self.in_features, ranks=None)
+        return functional.linear(input, self.A, self.F, self.bias)
+
+    def to_dense(self) -> nn.Linear:
+        """The plain torch layer that computes the same."""
+        dense = nn.Linear(
+            self.in_features,
+            self.out_features,
+            bias=self.bias is not None,
+            device="meta",
+            dtype=self.F.dtype,
+        )
+        return self._fill_dense(dense)
+
+    def extra_repr(self) -> str:
+        """The arguments, as `repr` shows them."""
+        return (
+            f"in_features={self.in_features}, out_features={self.out_features}, "
+            f"bias={self.bias is not None}, {self._algebra_repr()}"
+        )

@@ -85,6 +85,8 @@ class Algebra:
         n = len(constants)
         if n == 0 or constants.shape != (n, n, n):
             raise ValueError(f"structure constants have shape (n, n, n), got {constants.shape}")
+        if not (np.isfinite(constants).all() and constants.any()):
+            raise ValueError(f"structure constants are finite and not all zero, got {constants}")
         labels = tuple(self.labels) or tuple(f"e{i}" for i in range(n))
         if len(labels) != n:
             raise ValueError(f"an algebra with n={n} has {n} labels, got {len(labels)}: {labels}")

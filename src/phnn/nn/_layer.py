@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -10,8 +11,6 @@ from torch import Tensor, nn
 from phnn import algebra as algebras
 from phnn import functional, init
 from phnn.algebra import Algebra
-
-Dense = TypeVar("Dense", nn.Linear, nn.modules.conv._ConvNd)
 
 
 class PHLayer(nn.Module):
@@ -21,6 +20,9 @@ class PHLayer(nn.Module):
     keys do not depend on it. Nothing is cached; `weight` assembles H anew, and in-place writes to
     it vanish.
     """
+
+    dense_type: ClassVar[Callable[..., nn.Module]]  # the torch layer this one stands in for
+    dense_args: ClassVar[tuple[str, ...]]  # its hyperparameters: attributes here, arguments there
 
     A: Tensor
     F: Tensor
@@ -85,14 +87,16 @@ class PHLayer(nn.Module):
         """The assembled H, as large as the torch layer's weight; to be read, not written."""
         return functional.kronecker_sum(self.A, self.F, self.groups, self.transposed)
 
-    def _fill_dense(self, dense: Dense) -> Dense:
-        """Gives a torch layer made on the meta device this layer's weight, bias and mode."""
-        trainable = self.F.requires_grad
-        dense.weight = nn.Parameter(self.weight.detach(), requires_grad=trainable)
+    def to_dense(self) -> nn.Module:
+        """The plain torch layer that computes the same, in the same mode and as trainable."""
+        arguments = {name: getattr(self, name) for name in self.dense_args}
+        dense = self.dense_type(
+            **arguments, bias=self.bias is not None, device="meta", dtype=self.F.dtype
+        )
+        dense.weight = nn.Parameter(self.weight.detach(), requires_grad=self.F.requires_grad)
         if self.bias is not None:
-            dense.bias = nn.Parameter(
-                self.bias.detach().clone(), requires_grad=self.bias.requires_grad
-            )
+            bias = self.bias.detach().clone()
+            dense.bias = nn.Parameter(bias, requires_grad=self.bias.requires_grad)
         return dense.train(self.training)
 
     def _check_divisible(self, **sizes: int) -> None:

@@ -15,7 +15,7 @@ from phnn.nn._layer import PHLayer
 
 Size = int | tuple[int, ...]
 
-# The hyperparameters of torch's convolutions, listed once for construction, folding and repr.
+# The hyperparameters of torch's convolutions, listed once for construction and folding.
 CONV_ARGS = (
     "in_channels",
     "out_channels",
@@ -32,9 +32,8 @@ CONV_TRANSPOSE_ARGS = (*CONV_ARGS, "output_padding")
 class _PHConvNd(PHLayer):
     """A convolution whose hyperparameters are read from the torch layer it stands in for."""
 
-    dense_type: ClassVar[type[_ConvNd]]
+    dense_type: ClassVar[Callable[..., _ConvNd]]
     _convolve: ClassVar[Callable[..., Tensor]]
-    _args: ClassVar[tuple[str, ...]] = CONV_ARGS
 
     in_channels: int
     out_channels: int
@@ -59,10 +58,9 @@ class _PHConvNd(PHLayer):
             raise ValueError(f"groups is at least 1, got groups={self.groups}")
         channels = {name: hyperparameters[name] for name in ("in_channels", "out_channels")}
         self._check_divisible(**channels)
-        # torch's own layer checks the rest and expands numbers to tuples; on the meta device it is
-        # free
+        # torch's layer checks the rest and expands numbers to tuples; on the meta device for free
         template = self.dense_type(**hyperparameters, bias=bias, device="meta")
-        for name in self._args:
+        for name in self.dense_args:
             setattr(self, name, getattr(template, name))
         rows, columns, *kernel_size = template.weight.shape
         self._make_state(
@@ -73,14 +71,6 @@ class _PHConvNd(PHLayer):
     def dims(self) -> int:
         """Number of spatial dimensions: 1, 2 or 3."""
         return len(self.kernel_size)
-
-    def to_dense(self) -> _ConvNd:
-        """The plain torch layer that computes the same."""
-        hyperparameters = {name: getattr(self, name) for name in self._args}
-        dense = self.dense_type(
-            **hyperparameters, bias=self.bias is not None, device="meta", dtype=self.F.dtype
-        )
-        return self._fill_dense(dense)
 
     def extra_repr(self) -> str:
         """The arguments that differ from torch's defaults, as `repr` shows them."""
@@ -104,6 +94,8 @@ class _PHConvNd(PHLayer):
 
 
 class _PHConv(_PHConvNd):
+    dense_args = CONV_ARGS
+
     def __init__(
         self,
         in_channels: int,
@@ -234,7 +226,7 @@ class PHConv3d(_PHConv):
 
 class _PHConvTranspose(_PHConvNd):
     transposed = True
-    _args = CONV_TRANSPOSE_ARGS
+    dense_args = CONV_TRANSPOSE_ARGS
 
     def __init__(
         self,

@@ -42,6 +42,9 @@ class PHLinear(PHLayer):
         PHLinear(in_features=64, out_features=128, bias=True, n=4)
     """
 
+    dense_type = nn.Linear
+    dense_args = ("in_features", "out_features")
+
     def __init__(
         self,
         in_features: int,
@@ -67,17 +70,6 @@ class PHLinear(PHLayer):
         """Applies the layer to the last axis of the input."""
         self._check_input(input, -1, self.in_features, ranks=None)
         return functional.linear(input, self.A, self.F, self.bias)
-
-    def to_dense(self) -> nn.Linear:
-        """The plain torch layer that computes the same."""
-        dense = nn.Linear(
-            self.in_features,
-            self.out_features,
-            bias=self.bias is not None,
-            device="meta",
-            dtype=self.F.dtype,
-        )
-        return self._fill_dense(dense)
 
     def extra_repr(self) -> str:
         """The arguments, as `repr` shows them."""

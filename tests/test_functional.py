@@ -1,0 +1,77 @@
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from phnn import functional
+from phnn.testing import assert_close
+
+sys.path.insert(0, str(Path(__file__).parent))
+from twins import slow_kronecker_sum
+
+
+@given(
+    n=st.integers(1, 5),
+    groups=st.integers(1, 3),
+    rows=st.integers(1, 3),
+    columns=st.integers(1, 3),
+    dims=st.integers(0, 3),
+    transposed=st.booleans(),
+    data=st.data(),
+)
+@settings(max_examples=60, deadline=None)
+def test_kronecker_sum_equals_the_loops(n, groups, rows, columns, dims, transposed, data):
+    terms = data.draw(st.integers(1, n * n))
+    A = torch.randn(terms, n, n, dtype=torch.float64)
+    kernel = [2, 3, 2][:dims]
+    F = torch.randn(groups * terms * rows, columns, *kernel, dtype=torch.float64)
+    H = functional.kronecker_sum(A, F, groups, transposed)
+    assert H.shape == (groups * n * rows, n * columns, *kernel)
+    assert_close(H, slow_kronecker_sum(A, F, groups, transposed), tolerance=1e-12)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 8])
+def test_kronecker_sum_is_torch_kron(n):
+    A, F = torch.randn(n, n, n), torch.randn(n * 3, 4)
+    H = sum(torch.kron(A[i], F[i * 3 : i * 3 + 3]) for i in range(n))
+    assert_close(functional.kronecker_sum(A, F), H)
+
+
+def test_kronecker_sum_refuses_filters_that_do_not_split():
+    with pytest.raises(ValueError, match=r"groups · terms = 2 · 3.*\(8, 2\)"):
+        functional.kronecker_sum(torch.ones(3, 2, 2), torch.ones(8, 2), groups=2)
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_functional_forms_equal_torch_with_the_assembled_weight(dims):
+    A, F = torch.randn(2, 2, 2), torch.randn(8, 1, *[3] * dims)
+    bias, x = torch.randn(8), torch.randn(2, 4, *[6] * dims)
+    H = functional.kronecker_sum(A, F, groups=2)
+    convolve = getattr(functional, f"conv{dims}d")
+    expected = getattr(nn.functional, f"conv{dims}d")(x, H, bias, 2, 1, 1, 2)
+    assert torch.equal(convolve(x, A, F, bias, 2, 1, 1, 2), expected)
+    F = torch.randn(4, 4, *[3] * dims)
+    bias = torch.randn(16)
+    H = functional.kronecker_sum(A, F, groups=2, transposed=True)
+    convolve = getattr(functional, f"conv_transpose{dims}d")
+    expected = getattr(nn.functional, f"conv_transpose{dims}d")(x, H, bias, 2, 1, 1, 2)
+    assert torch.equal(convolve(x, A, F, bias, 2, 1, 1, 2), expected)
+
+
+def test_linear_equals_torch_with_the_assembled_weight():
+    A, F, bias, x = torch.randn(2, 2, 2), torch.randn(8, 3), torch.randn(8), torch.randn(5, 6)
+    expected = nn.functional.linear(x, functional.kronecker_sum(A, F), bias)
+    assert torch.equal(functional.linear(x, A, F, bias), expected)
+
+
+def test_assembly_stays_in_float32_under_autocast():
+    A, F = torch.randn(4, 4, 4), torch.randn(16, 4)
+    expected = functional.kronecker_sum(A, F)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        H = functional.kronecker_sum(A, F)
+    assert H.dtype == torch.float32
+    assert torch.equal(H, expected)

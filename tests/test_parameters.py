@@ -1,0 +1,89 @@
+"""Optimizer groups, and state dicts of the authors' layers."""
+
+import pytest
+import torch
+from torch import nn
+
+import phnn
+from phnn import algebra
+from phnn.nn import from_authors
+from phnn.testing import assert_close
+
+
+@pytest.fixture
+def model():
+    return nn.Sequential(
+        phnn.PHConv2d(4, 8, 3, n=2),
+        nn.BatchNorm2d(8),
+        phnn.PHConv2d(8, 8, 3, algebra=algebra.quaternion, bias=False),
+        nn.Flatten(),
+        nn.Linear(8, 3),
+    )
+
+
+def test_every_parameter_is_in_exactly_one_group(model):
+    groups = phnn.param_groups(
+        model, weight_decay=5e-4, algebra_lr=0.01, algebra_decay=0.0, vector_decay=1e-5
+    )
+    grouped = [id(parameter) for group in groups for parameter in group["params"]]
+    assert sorted(grouped) == sorted(id(parameter) for parameter in model.parameters())
+    options = {group["name"]: group for group in groups}
+    assert [id(p) for p in options["algebra"]["params"]] == [id(model[0].A)]
+    assert options["algebra"]["lr"] == 0.01
+    assert options["algebra"]["weight_decay"] == 0.0
+    assert options["weight"]["weight_decay"] == 5e-4
+    assert options["vector"]["weight_decay"] == 1e-5
+    assert all(p.dim() <= 1 for p in options["vector"]["params"])
+    assert "lr" not in options["weight"]
+    torch.optim.SGD(groups, lr=0.1, momentum=0.9).step()
+
+
+def test_by_default_everything_decays(model):
+    groups = phnn.param_groups(model, weight_decay=5e-4)
+    assert {group["weight_decay"] for group in groups} == {5e-4}
+    assert all("lr" not in group for group in groups)
+
+
+def test_frozen_parameters_and_empty_groups_are_left_out():
+    plain = nn.Linear(2, 2, bias=False)
+    assert [group["name"] for group in phnn.param_groups(plain)] == ["weight"]
+    layer = phnn.PHLinear(4, 4, n=2)
+    layer.A.requires_grad_(False)
+    assert [group["name"] for group in phnn.param_groups(layer)] == ["weight", "vector"]
+
+
+def authors_conv(x, A, F):
+    """The textbook forward: one Kronecker product per term, no bias."""
+    n, out, inn = F.shape[:3]
+    H = torch.zeros(n * out, n * inn, *F.shape[3:])
+    for i in range(n):
+        for k in range(F.shape[3]):
+            for m in range(F.shape[4]):
+                H[:, :, k, m] += torch.kron(A[i], F[i, :, :, k, m].contiguous())
+    return nn.functional.conv2d(x, H, padding=1)
+
+
+@pytest.mark.parametrize("names", [("A", "F"), ("a", "s")])
+def test_their_convolution_computes_the_same_here(names):
+    A, F = torch.randn(3, 3, 3), torch.randn(3, 4, 2, 3, 3)
+    theirs = {f"net.0.{names[0]}": A, f"net.0.{names[1]}": F, "net.0.bias": torch.full((12,), 9.0)}
+    layer = nn.Module()
+    layer.net = nn.Sequential(phnn.PHConv2d(6, 12, 3, padding=1, bias=False, n=3))
+    layer.load_state_dict(from_authors(theirs))
+    x = torch.randn(2, 6, 5, 5)
+    assert_close(layer.net(x), authors_conv(x, A, F))
+
+
+@pytest.mark.parametrize("names", [("A", "S"), ("a", "s")])
+def test_their_linear_layer_keeps_its_bias(names):
+    A, S, bias = torch.randn(2, 2, 2), torch.randn(2, 3, 4), torch.randn(6)
+    layer = phnn.PHLinear(8, 6, n=2)
+    layer.load_state_dict(from_authors({names[0]: A, names[1]: S, "bias": bias}))
+    x = torch.randn(5, 8)
+    H = sum(torch.kron(A[i], S[i]) for i in range(2))
+    assert_close(layer(x), x @ H.T + bias)
+
+
+def test_other_entries_pass_unchanged():
+    theirs = {"fc.a": torch.ones(1, 1, 1), "fc.s": torch.ones(1, 2, 2), "bn.weight": torch.ones(3)}
+    assert set(from_authors(theirs)) == {"fc.A", "fc.F", "bn.weight"}

@@ -1,6 +1,7 @@
 """Parameterized hypercomplex neural networks: layers with 1/n of the parameters."""
 
-from phnn import algebra, functional, init
+from phnn import algebra, functional, init, models, nn, tasks, testing
+from phnn.models import create_model, list_models
 from phnn.nn import (
     PHConv1d,
     PHConv2d,
@@ -23,7 +24,13 @@ __all__ = [
     "PHConvTranspose3d",
     "PHLinear",
     "algebra",
+    "create_model",
     "functional",
     "init",
+    "list_models",
+    "models",
+    "nn",
     "param_groups",
+    "tasks",
+    "testing",
 ]

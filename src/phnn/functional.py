@@ -63,10 +63,11 @@ def kronecker_sum(A: Tensor, F: Tensor, groups: int = 1, transposed: bool = Fals
             f"the first axis of F holds groups · terms = {groups} · {terms} equal blocks, "
             f"got F of shape {tuple(F.shape)}"
         )
-    if torch.is_autocast_enabled(F.device.type):
+    device = F.device.type
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         # assembled in bfloat16, H would carry the rounding of A and of F on top of its own; entered
         # only when autocast is on, so that exported graphs hold no trace of it
-        with torch.autocast(F.device.type, enabled=False):
+        with torch.autocast(device, enabled=False):
             return _kronecker_sum(A, F, groups, transposed)
     return _kronecker_sum(A, F, groups, transposed)
 

@@ -1,0 +1,157 @@
+"""A PH convolution against the real one and against the textbook construction, in one run.
+
+The textbook construction is what the paper's equation says literally, and what published code does:
+the n Kronecker products are formed as one n times larger broadcast product, then summed.
+
+    python benchmarks/layers.py [--out results/layers.md]
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+import phnn
+from measure import interleave, median_ratio, peak_memory, provenance
+from phnn.functional import kronecker_sum
+
+WIDTHS = (64, 128, 256, 512)
+DIMENSIONS = (1, 2, 3, 4, 8, 16)
+
+
+def textbook_kronecker_sum(A: Tensor, F: Tensor) -> Tensor:
+    terms, n, _ = A.shape
+    blocks = F.unflatten(0, (terms, -1))
+    kernel = (1,) * (F.dim() - 2)
+    products = A.reshape(terms, n, 1, n, 1, *kernel) * blocks[:, None, :, None]
+    return products.sum(0).flatten(0, 1).flatten(1, 2)
+
+
+class TextbookConv2d(phnn.PHConv2d):
+    """The same layer, assembled the literal way."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Applies the layer."""
+        H = textbook_kronecker_sum(self.A, self.F)
+        return nn.functional.conv2d(input, H, self.bias, self.stride, self.padding)
+
+
+def forward(layer: nn.Module, x: Tensor) -> Callable[[], object]:
+    @torch.no_grad()
+    def call() -> Tensor:
+        output: Tensor = layer(x)
+        return output
+
+    return call
+
+
+def training_step(layer: nn.Module, x: Tensor, gradient: Tensor) -> Callable[[], object]:
+    """Forward and backward, with the input's gradient as inside a network."""
+    x = x.clone().requires_grad_()
+
+    def call() -> None:
+        layer.zero_grad()
+        x.grad = None
+        layer(x).backward(gradient)
+
+    return call
+
+
+def measure(n: int, width: int, batch: int, size: int, rounds: int) -> dict[str, float]:
+    width -= width % n
+    layers: dict[str, nn.Module] = {
+        "real": nn.Conv2d(width, width, 3, padding=1),
+        "PH": phnn.PHConv2d(width, width, 3, padding=1, n=n),
+        "textbook": TextbookConv2d(width, width, 3, padding=1, n=n),
+    }
+    x = torch.randn(batch, width, size, size)
+    gradient = torch.randn_like(x)
+    A, F = layers["PH"].A, layers["PH"].F
+    with torch.no_grad():
+        assert isinstance(A, Tensor)
+        assert isinstance(F, Tensor)
+        torch.testing.assert_close(kronecker_sum(A, F), textbook_kronecker_sum(A, F))
+        assembly = interleave(
+            {
+                "PH": lambda: kronecker_sum(A, F),
+                "textbook": lambda: textbook_kronecker_sum(A, F),
+            },
+            rounds=3 * rounds,
+        )
+    inference = interleave({name: forward(layer, x) for name, layer in layers.items()}, rounds)
+    steps = {name: training_step(layer, x, gradient) for name, layer in layers.items()}
+    training = interleave(steps, rounds)
+    row = {
+        "n": n,
+        "width": width,
+        "assembly": assembly["textbook"] / assembly["PH"],
+        "inference": inference["PH"] / inference["real"],
+        "inference textbook": inference["textbook"] / inference["real"],
+        "training": training["PH"] / training["real"],
+        "training median": median_ratio(steps["PH"], steps["real"], rounds),
+        "training textbook": training["textbook"] / training["real"],
+    }
+    for name, step in steps.items():
+        row[f"memory {name}"] = (peak_memory(step) or float("nan")) / 2**20
+    return row
+
+
+def render(rows: list[dict[str, float]], batch: int, size: int) -> str:
+    head = (
+        "| n | channels | assembly of H: textbook / ours | forward / real: ours | textbook "
+        "| step / real: ours | (median) | textbook | peak MiB of a step: real | ours | textbook |"
+    )
+    lines = [
+        "# A PH convolution against the real one",
+        "",
+        provenance(),
+        "",
+        f"3×3 convolution, as many channels out as in (the nearest that n divides), batch {batch}, "
+        f"{size}×{size}, float32. Ratios of least times of interleaved rounds; a step is forward "
+        "and backward; (median) is the median ratio of neighbouring measurements.",
+        "",
+        head,
+        "|" + "---|" * 11,
+    ]
+    for row in rows:
+        ratios = [
+            row[key]
+            for key in (
+                "assembly",
+                "inference",
+                "inference textbook",
+                "training",
+                "training median",
+                "training textbook",
+            )
+        ]
+        memory = [row[f"memory {name}"] for name in ("real", "PH", "textbook")]
+        cells = [f"{row['n']}", f"{row['width']}", *(f"{value:.2f}" for value in ratios)]
+        cells += [f"{value:.0f}" for value in memory]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--out", type=Path, help="also write the table here, row by row")
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--size", type=int, default=16)
+    parser.add_argument("--rounds", type=int, default=7)
+    options = parser.parse_args()
+    rows = []
+    for width in WIDTHS:
+        for n in DIMENSIONS:
+            rows.append(measure(n, width, options.batch, options.size, options.rounds))
+            print(" ".join(f"{key}={value:.3g}" for key, value in rows[-1].items()), flush=True)
+            if options.out:
+                options.out.write_text(render(rows, options.batch, options.size))
+    print(render(rows, options.batch, options.size))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""Timing side by side, and where the numbers come from."""
+
+from __future__ import annotations
+
+import ctypes
+import datetime
+import os
+import platform
+import shlex
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+
+import phnn
+
+
+def interleave(
+    contenders: Mapping[str, Callable[[], object]], rounds: int = 7, warmup: int = 2
+) -> dict[str, float]:
+    """Least seconds of each contender; they take turns, so that a busy machine hits all alike."""
+    for _ in range(warmup):
+        for call in contenders.values():
+            call()
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(rounds):
+        for name, call in contenders.items():
+            start = time.perf_counter()
+            call()
+            times[name].append(time.perf_counter() - start)
+    return {name: min(values) for name, values in times.items()}
+
+
+def median_ratio(
+    call: Callable[[], object], reference: Callable[[], object], rounds: int = 15
+) -> float:
+    """Median of the ratios of neighbouring measurements: drift of the machine cancels."""
+    ratios = []
+    for _ in range(rounds):
+        times = interleave({"call": call, "reference": reference}, rounds=1, warmup=0)
+        ratios.append(times["call"] / times["reference"])
+    return statistics.median(ratios)
+
+
+def peak_memory(call: Callable[[], object]) -> int | None:
+    """Bytes by which a call raises the resident memory at its highest; None where not on Linux."""
+    reset, status = Path("/proc/self/clear_refs"), Path("/proc/self/status")
+    if not (reset.exists() and os.access(reset, os.W_OK)):
+        return None
+    call()
+    ctypes.CDLL(None).malloc_trim(0)  # what the allocator kept from before would hide the rise
+    reset.write_text("5")
+
+    def kilobytes(key: str) -> int:
+        line = next(line for line in status.read_text().splitlines() if line.startswith(key))
+        return int(line.split()[1])
+
+    before = kilobytes("VmRSS")
+    call()
+    return (kilobytes("VmHWM") - before) * 1024
+
+
+def provenance() -> str:
+    """Command, machine and versions, to stand above a table."""
+    cpu = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        names = [line for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
+        cpu = names[0].split(":")[1].strip() if names else cpu
+    command = shlex.join(["python", *sys.argv])
+    return (
+        f"`{command}` · {datetime.date.today()} · {cpu}, {torch.get_num_threads()} threads · "
+        f"Python {platform.python_version()}, torch {torch.__version__}, phnn {phnn.__version__}"
+    )

@@ -1,0 +1,71 @@
+"""The networks by their names."""
+
+import fnmatch
+import inspect
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from phnn.algebra import Algebra
+from phnn.models import resnet, vgg
+from phnn.models._network import Network, suggest
+from phnn.models.sednet import SEDnet
+
+MODELS: dict[str, Callable[..., Network]] = {
+    **{f"resnet{depth}": partial(resnet.ResNet, depth) for depth in sorted(resnet.PLANS)},
+    **{f"vgg{depth}": partial(vgg.VGG, depth) for depth in sorted(vgg.PLANS)},
+    "sednet": SEDnet,
+}
+
+
+def list_models(pattern: str = "*") -> list[str]:
+    """The registered names that match a pattern of the shell.
+
+    Args:
+        pattern: with `*`, `?` and `[...]` as in file names.
+
+    Example:
+        >>> list_models("vgg*")
+        ['vgg11', 'vgg13', 'vgg16', 'vgg19']
+    """
+    return fnmatch.filter(MODELS, pattern)
+
+
+def create_model(
+    name: str,
+    *,
+    n: int | None = None,
+    algebra: Algebra | str | None = None,
+    num_classes: int | None = None,
+    in_channels: int | None = None,
+    **options: Any,
+) -> Network:
+    """Build a network by its name.
+
+    Args:
+        name: one of `list_models()`.
+        n: dimension of the algebra that the layers learn; without n and algebra they are real.
+        algebra: the fixed algebra of the layers, or its name.
+        num_classes: number of classes, by default the paper's (10; 14 for sednet); 0 for features.
+        in_channels: channels of the input, by default the paper's (3; 8 for sednet).
+        options: the other arguments of `Network` (`width_multiplier`, `init`, `terms`) and
+            of `ResNet`, `VGG` or `SEDnet`.
+
+    Returns:
+        The network. Its `config` holds the arguments that build it again.
+
+    Example:
+        >>> count = lambda model: sum(p.numel() for p in model.parameters())
+        >>> count(create_model("resnet20")), count(create_model("resnet20", n=4))
+        (272474, 71162)
+    """
+    if name not in MODELS:
+        raise ValueError(f"no model is called {name!r}; {suggest(name, MODELS)}")
+    known = [p.name for p in inspect.signature(MODELS[name]).parameters.values()]
+    for option in options.keys() - set(known):
+        raise TypeError(f"{name} has no option {option!r}; {suggest(option, known)}")
+    if num_classes is not None:
+        options["num_classes"] = num_classes
+    if in_channels is not None:
+        options["in_channels"] = in_channels
+    return MODELS[name](n=n, algebra=algebra, **options)

@@ -1,0 +1,100 @@
+"""The sound event detector of the L3DAS21 challenge with real or hypercomplex convolutions."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from phnn.algebra import Algebra
+from phnn.models._layers import make_layers
+from phnn.models._network import Network, pick_widths
+
+WIDTHS = {"paper": (64, 128, 256, 512), "standard": (64, 128, 256, 512)}
+POOLS = ((8, 2), (8, 2), (2, 2), (1, 1))  # of frequency and time, after each convolution
+DROPOUT = 0.3
+HIDDEN = 256  # of the recurrent layers, in each direction
+DENSE = 1024
+
+
+class SEDnet(Network):
+    """Which sounds are active at each moment: convolutions, a bidirectional GRU, a linear tail.
+
+    The answer has a frame for every eight of the spectrogram and, within it, `overlaps` places for
+    each class: a probability each. The GRU needs `torch._dynamo.config.allow_rnn = True` to be
+    compiled with `fullgraph=True`. See `Network` for the arguments that all networks share.
+
+    Args:
+        bins: number of frequencies of the spectrogram, at least 128.
+        overlaps: how many sounds of one class may be active at once.
+        logits: return the argument of the sigmoid, as `BCEWithLogitsLoss` takes it.
+        widths: "paper" (the same as "standard"), or four numbers.
+
+    Shape:
+        (batch, in_channels, bins, frames) to (batch, frames // 8, num_classes · overlaps).
+
+    Example:
+        >>> model = SEDnet(in_channels=4, n=4)
+        >>> model(torch.rand(1, 4, 256, 80)).shape
+        torch.Size([1, 10, 42])
+    """
+
+    def __init__(
+        self,
+        *,
+        n: int | None = None,
+        algebra: Algebra | str | None = None,
+        num_classes: int = 14,
+        in_channels: int = 8,
+        bins: int = 256,
+        overlaps: int = 3,
+        logits: bool = False,
+        widths: str | Sequence[int] = "paper",
+        width_multiplier: float = 1.0,
+        init: str = "default",
+        terms: int | None = None,
+    ) -> None:
+        super().__init__("sednet", locals())
+        layers = make_layers(n, algebra, terms)
+        widths = pick_widths(widths, WIDTHS, width_multiplier)
+        layers.check_widths({f"convolution {i}": width for i, width in enumerate(widths, 1)})
+
+        self.cnn = nn.Sequential(layers.pad(in_channels))
+        channels = layers.padded(in_channels)
+        height = bins
+        for width, pool in zip(widths, POOLS, strict=True):
+            self.cnn.append(layers.conv2d(channels, width, 3))
+            self.cnn.append(nn.BatchNorm2d(width))
+            self.cnn.append(nn.ReLU(inplace=True))
+            self.cnn.append(nn.MaxPool2d(pool))
+            self.cnn.append(nn.Dropout(DROPOUT))
+            channels, height = width, height // pool[0]
+        if height < 1:
+            raise ValueError(f"bins={bins} must be at least 128: the convolutions pool them by 128")
+        self.gru = nn.GRU(
+            channels * height, HIDDEN, 3, batch_first=True, dropout=DROPOUT, bidirectional=True
+        )
+        self.tail = nn.Sequential()
+        for features in (2 * HIDDEN, DENSE, DENSE):
+            self.tail.append(nn.Linear(features, DENSE))
+            self.tail.append(nn.ReLU(inplace=True))
+        self.tail.append(nn.Dropout(DROPOUT))
+        self.num_features = DENSE
+        self.reset_classifier(num_classes)
+        self.init_weights(init)
+
+    @property
+    def num_outputs(self) -> int:
+        """Number of outputs of `fc`: a place for each class and overlap."""
+        return int(self.config["num_classes"] * self.config["overlaps"])
+
+    def forward_features(self, input: torch.Tensor) -> torch.Tensor:
+        """The states of the GRU, (batch, frames // 8, 512)."""
+        maps: torch.Tensor = self.cnn(input)
+        frames: torch.Tensor = self.gru(maps.permute(0, 3, 1, 2).flatten(2))[0]
+        return frames
+
+    def forward_head(self, features: torch.Tensor) -> torch.Tensor:
+        """The probabilities of each frame, or their logits."""
+        scores: torch.Tensor = self.fc(self.tail(features))
+        plain = self.config["logits"] or not self.config["num_classes"]
+        return scores if plain else scores.sigmoid()

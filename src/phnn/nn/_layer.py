@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +11,9 @@ from torch import Tensor, nn
 from phnn import algebra as algebras
 from phnn import functional, init
 from phnn.algebra import Algebra
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class PHLayer(nn.Module):
@@ -86,6 +89,32 @@ class PHLayer(nn.Module):
     def weight(self) -> Tensor:
         """The assembled H, as large as the torch layer's weight; to be read, not written."""
         return functional.kronecker_sum(self.A, self.F, self.groups, self.transposed)
+
+    @classmethod
+    def like(
+        cls,
+        dense: nn.Module,
+        *,
+        n: int | None = None,
+        algebra: Algebra | None = None,
+        learn_algebra: bool | None = None,
+        terms: int | None = None,
+    ) -> Self:
+        """A fresh PH layer with the hyperparameters, device, dtype and mode of a torch layer."""
+        arguments = {name: getattr(dense, name) for name in cls.dense_args}
+        weight = dense.get_parameter("weight")
+        make: Callable[..., Self] = cls  # each layer class has the arguments of its torch twin
+        layer = make(
+            **arguments,
+            bias=dense.bias is not None,
+            device=weight.device,
+            dtype=weight.dtype,
+            n=n,
+            algebra=algebra,
+            learn_algebra=learn_algebra,
+            terms=terms,
+        )
+        return layer.train(dense.training)
 
     def to_dense(self) -> nn.Module:
         """The plain torch layer that computes the same, in the same mode and as trainable."""

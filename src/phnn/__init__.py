@@ -1,6 +1,7 @@
 """Parameterized hypercomplex neural networks: layers with 1/n of the parameters."""
 
-from phnn import algebra, functional, init, models, nn, tasks, testing
+from phnn import algebra, decompose, functional, init, models, nn, tasks, testing
+from phnn.io import load, save
 from phnn.models import create_model, list_models
 from phnn.nn import (
     PHConv1d,
@@ -12,6 +13,7 @@ from phnn.nn import (
     PHLinear,
     param_groups,
 )
+from phnn.surgery import convert, to_dense
 
 __version__ = "0.1.0.dev0"
 
@@ -24,13 +26,18 @@ __all__ = [
     "PHConvTranspose3d",
     "PHLinear",
     "algebra",
+    "convert",
     "create_model",
+    "decompose",
     "functional",
     "init",
     "list_models",
+    "load",
     "models",
     "nn",
     "param_groups",
+    "save",
     "tasks",
     "testing",
+    "to_dense",
 ]

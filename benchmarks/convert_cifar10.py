@@ -46,7 +46,8 @@ class LowRankConv2d(nn.Sequential):
 
     def __init__(self, conv: nn.Conv2d, rank: int) -> None:
         inputs, outputs = conv.in_channels, conv.out_channels
-        reduce = nn.Conv2d(inputs, rank, conv.kernel_size, conv.stride, conv.padding, bias=False)
+        geometry: Any = (conv.kernel_size, conv.stride, conv.padding)
+        reduce = nn.Conv2d(inputs, rank, *geometry, bias=False)
         expand = nn.Conv2d(rank, outputs, 1, bias=conv.bias is not None)
         U, S, Vh = torch.linalg.svd(conv.weight.detach().flatten(1), full_matrices=False)
         with torch.no_grad():

@@ -41,13 +41,18 @@ SIZES: dict[str, dict[str, float]] = {
 }
 
 
+def _pair(size: Any) -> tuple[int, int]:
+    height, width = size
+    return height, width
+
+
 class LowRankConv2d(nn.Sequential):
     """A k×k convolution to few channels, then a 1×1 one: the best such pair for a weight."""
 
     def __init__(self, conv: nn.Conv2d, rank: int) -> None:
         inputs, outputs = conv.in_channels, conv.out_channels
-        geometry: Any = (conv.kernel_size, conv.stride, conv.padding)
-        reduce = nn.Conv2d(inputs, rank, *geometry, bias=False)
+        kernel, stride, padding = map(_pair, (conv.kernel_size, conv.stride, conv.padding))
+        reduce = nn.Conv2d(inputs, rank, kernel, stride, padding, bias=False)
         expand = nn.Conv2d(rank, outputs, 1, bias=conv.bias is not None)
         U, S, Vh = torch.linalg.svd(conv.weight.detach().flatten(1), full_matrices=False)
         with torch.no_grad():

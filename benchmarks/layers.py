@@ -25,7 +25,7 @@ DIMENSIONS = (1, 2, 3, 4, 8, 16)
 
 def textbook_kronecker_sum(A: Tensor, F: Tensor) -> Tensor:
     terms, n, _ = A.shape
-    blocks = F.unflatten(0, (terms, -1))
+    blocks: Tensor = F.unflatten(0, (terms, -1))
     kernel = (1,) * (F.dim() - 2)
     products = A.reshape(terms, n, 1, n, 1, *kernel) * blocks[:, None, :, None]
     return products.sum(0).flatten(0, 1).flatten(1, 2)
@@ -41,10 +41,9 @@ class TextbookConv2d(phnn.PHConv2d):
 
 
 def forward(layer: nn.Module, x: Tensor) -> Callable[[], object]:
-    @torch.no_grad()
-    def call() -> Tensor:
-        output: Tensor = layer(x)
-        return output
+    def call() -> None:
+        with torch.no_grad():
+            layer(x)
 
     return call
 

@@ -215,6 +215,7 @@ def test_compiles_whole(cls):
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")  # inductor's own
 @pytest.mark.parametrize("cls", [phnn.PHLinear, phnn.PHConv2d, phnn.PHConvTranspose2d])
 def test_compiles_with_inductor(cls):
     layer = make(cls, n=4)

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-# pytest-xdist gives every core a worker of its own; more threads than cores only wait for each other
+# pytest-xdist gives every core a worker; more threads than cores only wait for each other
 torch.set_num_threads(1)
 
 

@@ -212,9 +212,9 @@ class _Rearranged:
     def fit(self, basis: Tensor, inverse: Tensor, gram: Tensor) -> Nearest:
         """The filters that go best with the given (terms, n²) matrices."""
         filters = inverse.mT.to(self.matrix) @ self.matrix
-        total = gram.trace().clamp_min(torch.finfo(torch.float64).tiny)
-        inside = (basis * (inverse.mT @ gram)).sum()  # trace of the projected Gram matrix
-        error = (1 - inside / total).clamp_min(0).sqrt().item()
+        total, inside = gram.trace(), (basis * (inverse.mT @ gram)).sum()
+        tiny = torch.finfo(total.dtype).tiny  # a weight of zeros has no error
+        error = ((total - inside).clamp_min(0) / total.clamp_min(tiny)).sqrt().item()
         terms = len(basis)
         F = filters.view(terms, *self.inner).transpose(0, 1).flatten(0, 2)
         return Nearest(

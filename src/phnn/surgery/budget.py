@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -30,9 +31,9 @@ def choose_by_budget(
     """Chooses n and terms of each layer; layers that are best kept dense get none.
 
     With e the relative error of a layer's weight, or with calibration of its output, 1 − e² of the
-    signal's energy passes; along a chain the shares multiply, so −log(1 − e²) is what adds up. On the lower convex hull of a layer's sizes each further parameter
-    buys less than the one before, so taking the best offer of all layers until the budget is spent
-    is the optimum there.
+    signal's energy passes; along a chain the shares multiply, so −log(1 − e²) is what adds up. On
+    the lower convex hull of a layer's sizes each further parameter buys less than the one before,
+    so taking the best offer of all layers until the budget is spent is the optimum there.
 
     Args:
         model: The model whose parameters are counted.
@@ -40,13 +41,13 @@ def choose_by_budget(
         budget: Share of the parameters to keep.
         calibration: Input of the model, or None.
     """
-    open_slots = [slot for slot in slots if slot.twin is not None and slot.tied_to is None]
+    open_slots = [slot for slot in slots if slot.is_open]
     measure: Callable[[Slot, int], Tensor] = _weight_errors
     if calibration is not None:
         measure = _output_errors(_capture(model, open_slots, calibration))
     hulls = {slot.name: _hull(_options(slot, measure)) for slot in open_slots}
     total = sum(parameter.numel() for parameter in model.parameters())
-    fixed = total - sum(hull[-1].parameters for hull in hulls.values())
+    fixed = total - sum(slot.weight.numel() for slot in open_slots)
     chosen = _spend(hulls, limit=int(budget * total) - fixed)
     if chosen is None:
         least = fixed + sum(hull[0].parameters for hull in hulls.values())
@@ -73,7 +74,7 @@ def _options(slot: Slot, measure: Callable[[Slot, int], Tensor]) -> list[Option]
 def _hull(options: list[Option]) -> list[Option]:
     """The options that no mixture of two others beats, smallest first."""
     hull: list[Option] = []
-    for option in sorted(options):
+    for option in sorted(options, key=itemgetter(0, 1)):
         if hull and option.error >= hull[-1].error:
             continue
         while len(hull) > 1 and _slope(hull[-2], option) >= _slope(hull[-2], hull[-1]):
@@ -149,10 +150,12 @@ def _capture(model: nn.Module, slots: Sequence[Slot], calibration: Any) -> dict[
     handles = []
     for slot in slots:
 
-        def keep(module: nn.Module, args: tuple[Any, ...], name: str = slot.name) -> None:
-            inputs.setdefault(name, args[0].detach())
+        def keep(
+            module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], name: str = slot.name
+        ) -> None:
+            inputs.setdefault(name, (*args, *kwargs.values())[0].detach())
 
-        handles.append(slot.module.register_forward_pre_hook(keep))
+        handles.append(slot.module.register_forward_pre_hook(keep, with_kwargs=True))
     try:
         with _evaluating(model), torch.no_grad():
             model(*calibration) if isinstance(calibration, tuple) else model(calibration)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -80,13 +79,17 @@ def convert(
     """
     _check_options(n, terms, algebra, budget, start, indivisible, calibration)
     slots = find_slots(model)
+    _check_patterns(slots, include=include, exclude=exclude, n=n)
     _select(slots, include, exclude)
     _resolve_ties(model, slots)
+    _require_layers(slots)
+    if budget is not None or start == "nearest":
+        _require_numbers(slots)
     if budget is not None:
         choices = choose_by_budget(model, slots, budget, calibration)
     else:
         choices = _choose(slots, n if algebra is None else algebra.n, terms, indivisible)
-    _require_something(slots, choices, start)
+        _require_layers(slots)
     before = sum(parameter.numel() for parameter in model.parameters())
     made = _make(slots, choices, algebra, learn_algebra, start, share_algebra)
     entries = tuple(_entry(slot, made.get(slot.name)) for slot in slots)
@@ -118,12 +121,17 @@ def _check_options(
             raise ValueError(
                 f"budget={budget} chooses n and terms itself; leave n, terms and algebra out"
             )
-        if not 0 < budget <= 1:
-            raise ValueError(f"budget is a share of the parameters in (0, 1], got {budget}")
+        if not 0 < budget < 1:
+            raise ValueError(f"budget is a share of the parameters in (0, 1), got {budget}")
     elif n is None and algebra is None:
         raise TypeError("give n=, algebra= or budget=")
-    elif algebra is not None and n not in (None, algebra.n):
-        raise ValueError(f"{algebra.name} has n={algebra.n}, which contradicts n={n}")
+    elif algebra is not None:
+        if n not in (None, algebra.n):
+            raise ValueError(f"{algebra.name} has n={algebra.n}, which contradicts n={n}")
+        if terms is not None:
+            raise ValueError(f"{algebra.name} has {algebra.n} terms; leave terms={terms} out")
+        if indivisible == "shrink":
+            raise ValueError(f"{algebra.name} has n={algebra.n}; only a learned algebra can shrink")
     if calibration is not None and budget is None:
         raise ValueError("calibration measures errors for a budget; give budget= as well")
     for option, value, known in (
@@ -135,17 +143,24 @@ def _check_options(
 
 
 def _select(slots: list[Slot], include: Patterns | None, exclude: Patterns | None) -> None:
-    """Leaves alone what the patterns leave out; a pattern that matches nothing is an error."""
-    for option, patterns, keep in (("include", include, True), ("exclude", exclude, False)):
-        if patterns is None:
-            continue
-        chosen = {id(slot) for slot in slots if _matches(slot, patterns)}
-        if not chosen:
-            names = ", ".join(slot.name for slot in slots[:8]) or "none"
-            raise ValueError(f"{option}={patterns!r} matches no layer; the layers are {names} …")
+    """Leaves alone what the patterns leave out."""
+    for patterns, keep, note in ((include, True, "not included"), (exclude, False, "excluded")):
         for slot in slots:
-            if slot.twin is not None and (id(slot) in chosen) != keep:
-                slot.twin, slot.note = None, "not included" if keep else "excluded"
+            if patterns is None or slot.twin is None or _matches(slot, patterns) == keep:
+                continue
+            slot.twin, slot.note = None, note
+
+
+def _check_patterns(slots: list[Slot], **options: Patterns | PerLayer | None) -> None:
+    """Refuses a pattern that matches no layer: it is a slip, and silence would hide it."""
+    for option, patterns in options.items():
+        patterns = [patterns] if isinstance(patterns, str) else patterns
+        for pattern in patterns if isinstance(patterns, Iterable) else ():
+            if not any(_matches(slot, pattern) for slot in slots):
+                names = [slot.name for slot in slots[:8]] + ["…"] * (len(slots) > 8)
+                raise ValueError(
+                    f"{option}: {pattern!r} matches none of the layers {', '.join(names)}"
+                )
 
 
 def _matches(slot: Slot, patterns: Patterns) -> bool:
@@ -156,28 +171,36 @@ def _matches(slot: Slot, patterns: Patterns) -> bool:
 
 
 def _resolve_ties(model: nn.Module, slots: list[Slot]) -> None:
-    """Lets layers that share a weight share their PH weight, or leaves them alone by name."""
+    """Lets layers that share a weight share their PH weight, or leaves all of them alone."""
     names = owners(model)
-    by_weight: dict[int, Slot] = {}
-    weights = {f"{name}.weight" for slot in slots if slot.twin for name in slot.names}
+    sharing: dict[int, list[Slot]] = {}
     for slot in slots:
-        if slot.twin is None:
-            continue
-        weight = slot.module.get_parameter("weight")
-        own = {f"{name}.weight" if name else "weight" for name in slot.names}
-        others = [name for name in names[id(weight)] if name not in own]
-        strangers = [name for name in others if name not in weights]
-        bias = slot.module._parameters.get("bias")
-        if bias is not None:
-            own_bias = {f"{name}.bias" if name else "bias" for name in slot.names}
-            strangers += [name for name in names[id(bias)] if name not in own_bias]
-        first = by_weight.setdefault(id(weight), slot)
-        if strangers:
-            slot.twin, slot.note = None, f"tied to {', '.join(strangers)}"
-        elif first is not slot and first.twin is not slot.twin:
-            slot.twin, slot.note = None, f"tied to {first.name}, a layer of another kind"
-        elif first is not slot:
-            slot.tied_to, slot.note = first, f"shares its weight with {first.name}"
+        if slot.twin is not None:
+            sharing.setdefault(id(slot.module.get_parameter("weight")), []).append(slot)
+    for group in sharing.values():
+        strangers = _strangers(group, names)
+        alike = len({(type(slot.module), slot.groups) for slot in group}) == 1
+        for slot in group:
+            if strangers:
+                slot.twin, slot.note = None, f"tied to {', '.join(strangers)}"
+            elif not alike:
+                others = ", ".join(other.name for other in group if other is not slot)
+                slot.twin, slot.note = None, f"tied to {others}, a layer of another kind"
+            elif slot is not group[0]:
+                slot.tied_to = group[0]
+                slot.note = f"shares its weight with {group[0].name}"
+
+
+def _strangers(group: list[Slot], names: Mapping[int, list[str]]) -> list[str]:
+    """Parameters tied to the layers of a group that would not be replaced with them."""
+    weight = group[0].module.get_parameter("weight")
+    own = {f"{name}.weight".lstrip(".") for slot in group for name in slot.names}
+    strangers = [name for name in names[id(weight)] if name not in own]
+    for slot in group:
+        bias = slot.module._parameters["bias"]
+        own = {f"{name}.bias".lstrip(".") for name in slot.names}
+        strangers += [name for name in names.get(id(bias), ()) if name not in own]
+    return strangers
 
 
 def _choose(
@@ -185,14 +208,14 @@ def _choose(
 ) -> dict[str, Choice]:
     choices: dict[str, Choice] = {}
     for slot in slots:
-        if slot.twin is None or slot.tied_to is not None:
+        if not slot.is_open:
             continue
         wanted = _wanted(slot, n)
         if wanted is None:
             slot.twin, slot.note = None, "no n was given for it"
             continue
-        if wanted < 1:
-            raise ValueError(f"n is at least 1, got n={wanted} for {slot.name}")
+        if not isinstance(wanted, int) or wanted < 1:
+            raise ValueError(f"{slot.name}: n is an integer, at least 1; got n={wanted}")
         fits = [1, *divisors(slot.weight.shape, slot.groups, most=wanted)]
         if wanted != fits[-1]:
             rows, columns = slot.weight.shape[:2]
@@ -218,24 +241,31 @@ def _wanted(slot: Slot, n: PerLayer | None) -> int | None:
     if callable(n):
         return n(slot.name, slot.module)
     if isinstance(n, Mapping):
-        found = (size for pattern, size in n.items() if fnmatchcase(slot.name, pattern))
+        found = (size for pattern, size in n.items() if _matches(slot, pattern))
         return next(found, None)
     return n
 
 
-def _require_something(slots: list[Slot], choices: Mapping[str, Choice], start: str) -> None:
-    if not choices:
-        if not slots:
-            raise ValueError("the model has no linear or convolutional layer")
-        reasons = "; ".join(f"{slot.name}: {slot.note or 'kept'}" for slot in slots[:6])
+def _require_layers(slots: list[Slot]) -> None:
+    if not slots:
+        raise ValueError("the model has no linear or convolutional layer")
+    if not any(slot.is_open for slot in slots):
+        reasons = "; ".join(f"{slot.name}: {slot.note}" for slot in slots[:6])
         raise ValueError(f"no layer can be converted: {reasons}")
-    if start == "nearest":
-        on_meta = [slot.name for slot in slots if slot.name in choices and slot.weight.is_meta]
-        if on_meta:
+
+
+def _require_numbers(slots: list[Slot]) -> None:
+    """Refuses weights that cannot be approximated, before anything is built."""
+    for slot in slots:
+        if not slot.is_open:
+            continue
+        if slot.weight.is_meta:
             raise ValueError(
-                f"start='nearest' needs weights, but {on_meta[0]} is on the meta device; load them "
-                "first, or use start='random'"
+                f"{slot.name} is on the meta device, and start='nearest' or a budget needs its "
+                "numbers; load them first, or give n= and start='random'"
             )
+        if not all(bound.isfinite() for bound in slot.weight.aminmax()):
+            raise ValueError(f"the weight of {slot.name} holds values that are NaN or infinite")
 
 
 def _make(
@@ -249,8 +279,8 @@ def _make(
     """Builds every PH layer before anything of the model is touched."""
     made: dict[str, Made] = {}
     for group in _sharing(slots, choices, share_algebra):
-        choice = choices[group[0].name]
-        size = {"n": choice.n, "terms": choice.terms} if algebra is None else {}
+        first = group[0]
+        size = _size(choices[first.name], algebra)
         found: Sequence[Nearest | None] = [None] * len(group)
         if start == "nearest":
             found = nearest_shared(
@@ -264,17 +294,24 @@ def _make(
             assert slot.twin is not None
             layer = slot.twin.like(slot.dense, algebra=algebra, learn_algebra=learn_algebra, **size)
             _fill(layer, slot, fit)
-            if share_algebra and slot is not group[0] and layer.learns_algebra:
-                layer.A = made[group[0].name].layer.A
+            _fill_bias(layer, slot, start)
+            if share_algebra and slot is not first and layer.learns_algebra:
+                layer.A = made[first.name].layer.A
             made[slot.name] = Made(layer, None if fit is None else fit.error)
     for slot in slots:
         if slot.twin is not None and slot.tied_to is not None and slot.tied_to.name in made:
-            twin = made[slot.tied_to.name]
-            layer = copy.deepcopy(twin.layer)
-            _fill(layer, slot, None)
-            layer.A, layer.F = twin.layer.A, twin.layer.F
-            made[slot.name] = Made(layer, twin.error)
+            tied = made[slot.tied_to.name]
+            size = _size(choices[slot.tied_to.name], algebra)
+            layer = slot.twin.like(slot.dense, algebra=algebra, learn_algebra=learn_algebra, **size)
+            layer.A, layer.F = tied.layer.A, tied.layer.F
+            _fill_bias(layer, slot, start)
+            made[slot.name] = Made(layer, tied.error)
     return made
+
+
+def _size(choice: Choice, algebra: Algebra | None) -> dict[str, int]:
+    """The arguments of a layer that say how large it is; a known algebra says it itself."""
+    return {"n": choice.n, "terms": choice.terms} if algebra is None else {}
 
 
 def _sharing(
@@ -284,7 +321,10 @@ def _sharing(
     groups: dict[object, list[Slot]] = {}
     for slot in slots:
         if slot.name in choices:
-            groups.setdefault(choices[slot.name] if share_algebra else slot.name, []).append(slot)
+            # one tensor has one place and one type, and is trained or is not
+            weight = slot.weight
+            kind = (choices[slot.name], weight.device, weight.dtype, weight.requires_grad)
+            groups.setdefault(kind if share_algebra else slot.name, []).append(slot)
     return groups.values()
 
 
@@ -293,16 +333,21 @@ def _fill(layer: PHLayer, slot: Slot, fit: Nearest | None) -> None:
     layer.F.requires_grad_(trainable)
     if layer.learns_algebra:
         layer.A.requires_grad_(trainable)
-    with torch.no_grad():
-        if fit is not None:
+    if fit is not None:
+        with torch.no_grad():
             layer.F.copy_(fit.F)
             if layer.learns_algebra:
                 layer.A.copy_(fit.A)
-        if layer.bias is not None:
-            bias = slot.dense.get_parameter("bias")
-            if fit is not None or slot.tied_to is not None:
-                layer.bias.copy_(bias)
-            layer.bias.requires_grad_(bias.requires_grad)
+
+
+def _fill_bias(layer: PHLayer, slot: Slot, start: str) -> None:
+    if layer.bias is None:
+        return
+    bias = slot.dense.get_parameter("bias")
+    layer.bias.requires_grad_(bias.requires_grad)
+    if start == "nearest":
+        with torch.no_grad():
+            layer.bias.copy_(bias)
 
 
 def _entry(slot: Slot, made: Made | None) -> Entry:

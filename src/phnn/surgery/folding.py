@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from collections.abc import Iterable
+from typing import TypeAlias, get_args
 
-from torch import fx, nn
+from torch import Tensor, fx, nn
 
 from phnn.nn import PHLayer
 from phnn.surgery.report import Entry, Report
-from phnn.surgery.slots import Slot, replace_modules
+from phnn.surgery.slots import PH_LAYERS, Slot, holds_weight, hooks, replace_modules
 
 _Norm: TypeAlias = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
 _Layer: TypeAlias = nn.Linear | nn.modules.conv._ConvNd
-_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+# exactly these fuse: a subclass may compute its weight anew, or add an activation to the norm
+_PLAIN = {*get_args(_Norm), *(layer.dense_type for layer in PH_LAYERS)}
 
 
 def to_dense(model: nn.Module, *, fuse: bool = False, inplace: bool = False) -> nn.Module:
@@ -24,7 +26,7 @@ def to_dense(model: nn.Module, *, fuse: bool = False, inplace: bool = False) -> 
         model: Any model; without PH layers it is only copied.
         fuse: Also multiply batch norms into the convolutions and linear layers before them; the
             model must be in evaluation mode and traceable by `torch.fx`. The norms become
-            `nn.Identity`.
+            `nn.Identity`. A linear layer before a `BatchNorm1d` is taken to give (batch, features).
         inplace: Change the model itself instead of a copy.
 
     Returns:
@@ -32,19 +34,35 @@ def to_dense(model: nn.Module, *, fuse: bool = False, inplace: bool = False) -> 
     """
     if fuse and model.training:
         raise ValueError("batch norms fuse in evaluation mode only; call model.eval() first")
+    graph = _trace(model) if fuse else None  # before anything is changed
     before = sum(parameter.numel() for parameter in model.parameters())
     slots: dict[int, Slot] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         if isinstance(module, PHLayer):
             slots.setdefault(id(module), Slot(module, [], None)).names.append(name)
-    layers = {slot.name: slot.module.to_dense() for slot in slots.values()}  # type: ignore[operator]
+    layers = _fold(slots.values())
     entries = [_entry(slot, layers[slot.name]) for slot in slots.values()]
     folded = replace_modules(model, list(slots.values()), layers, inplace)
-    if fuse:
-        entries += _fuse_batch_norms(folded)
+    if graph is not None:
+        entries += _fuse_batch_norms(folded, graph)
     after = sum(parameter.numel() for parameter in folded.parameters())
     folded.phnn_report = Report(tuple(entries), before, after)  # type: ignore[assignment]
     return folded
+
+
+def _fold(slots: Iterable[Slot]) -> dict[str, nn.Module]:
+    """The dense layers by name; where A and F are shared, so is the weight."""
+    weights: dict[tuple[object, ...], Tensor] = {}
+    layers = {}
+    for slot in slots:
+        layer = slot.module
+        assert isinstance(layer, PHLayer)
+        dense = layers[slot.name] = layer.to_dense()
+        # an A or F that is computed (weight_norm) is another tensor each time, and never shared
+        state = {**layer._parameters, **layer._buffers}
+        shared = (type(layer), layer.groups, *(id(state.get(name, layer)) for name in "AF"))
+        dense.weight = weights.setdefault(shared, dense.get_parameter("weight"))
+    return layers
 
 
 def _entry(slot: Slot, dense: nn.Module) -> Entry:
@@ -59,15 +77,18 @@ class _Tracer(fx.Tracer):
         return next(m.children(), None) is None or super().is_leaf_module(m, module_qualified_name)
 
 
-def _fuse_batch_norms(model: nn.Module) -> list[Entry]:
-    """Fuses each norm whose only input is a layer that feeds nothing else."""
+def _trace(model: nn.Module) -> fx.Graph:
     try:
-        graph = _Tracer().trace(model)
+        return _Tracer().trace(model)
     except Exception as error:
         raise ValueError(
             f"torch.fx cannot trace this model, so what feeds a batch norm is unknown ({error}); "
             "use fuse=False"
         ) from error
+
+
+def _fuse_batch_norms(model: nn.Module, graph: fx.Graph) -> list[Entry]:
+    """Fuses each norm whose only input is a layer that feeds nothing else."""
     calls: dict[str, int] = {}
     for node in graph.nodes:
         if node.op == "call_module":
@@ -79,7 +100,7 @@ def _fuse_batch_norms(model: nn.Module) -> list[Entry]:
             continue
         source = node.args[0]
         alone = len(source.users) == calls[node.target] == calls[source.target] == 1
-        if not alone or norm.running_mean is None:
+        if not alone or not _is_plain(layer, norm):
             continue
         entries.append(
             Entry(
@@ -103,6 +124,13 @@ def _module(model: nn.Module, node: object) -> nn.Module | None:
     return None
 
 
+def _is_plain(layer: _Layer, norm: _Norm) -> bool:
+    """Whether the two do what their types say and nothing else."""
+    constant = not norm.training and norm.running_mean is not None
+    unhooked = not any((*hooks(layer), *hooks(norm)))
+    return constant and unhooked and holds_weight(layer) and {type(layer), type(norm)} <= _PLAIN
+
+
 def _fuse(layer: _Layer, norm: _Norm) -> None:
     """Multiplies the scale of the norm into the weight, and its shift into the bias."""
     assert norm.running_mean is not None
@@ -113,11 +141,13 @@ def _fuse(layer: _Layer, norm: _Norm) -> None:
     shift = shift if norm.bias is None else shift + norm.bias
     weight = layer.weight
     inner = (1,) * (weight.dim() - 2)
-    if isinstance(layer, _TRANSPOSED):  # (in, out/groups, *k): the outputs of each group in axis 1
+    if isinstance(layer, nn.modules.conv._ConvTransposeNd):
+        # (in, out/groups, *k): the outputs of each group are in axis 1
         outputs = scale.view(layer.groups, 1, -1, *inner)
         fused = (weight.unflatten(0, (layer.groups, -1)) * outputs).flatten(0, 1)
     else:
         fused = weight * scale.view(-1, 1, *inner)
     bias = shift if layer.bias is None else layer.bias * scale + shift
-    layer.weight = nn.Parameter(fused.detach(), requires_grad=weight.requires_grad)
-    layer.bias = nn.Parameter(bias.detach(), requires_grad=weight.requires_grad)
+    for name, value in (("weight", fused), ("bias", bias)):
+        value = value.detach().to(weight.dtype)  # the norms of a half-precision model stay float32
+        setattr(layer, name, nn.Parameter(value, requires_grad=weight.requires_grad))

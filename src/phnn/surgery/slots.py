@@ -54,12 +54,18 @@ class Slot:
 
     def __post_init__(self) -> None:
         # transformers' Conv1D is a linear layer that holds its weight transposed
-        self.dense = _as_linear(self.module) if _is_conv1d(self.module) else self.module
+        transposed = self.twin is not None and _is_conv1d(self.module)
+        self.dense = _as_linear(self.module) if transposed else self.module
 
     @property
     def name(self) -> str:
         """The first of its names."""
         return self.names[0]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it can be replaced and its size is not that of a layer it is tied to."""
+        return self.twin is not None and self.tied_to is None
 
     @property
     def weight(self) -> Tensor:
@@ -105,22 +111,30 @@ def owners(model: nn.Module) -> dict[int, list[str]]:
 
 def _slot(name: str, module: nn.Module) -> Slot | None:
     kind = type(module)
+    if isinstance(module, _DENSE) and not holds_weight(module):
+        note = "its weight is computed (weight_norm, pruning, …); remove that first"
+        return Slot(module, [name], None, note)
     if kind in _TWINS or _is_conv1d(module):
         twin = _TWINS.get(kind, ph.PHLinear)
-        if "weight" not in module._parameters:
-            note = "its weight is computed by a hook (weight_norm, pruning); remove that first"
-            return Slot(module, [name], None, note)
+        dtype = module.get_parameter("weight").dtype
+        if not dtype.is_floating_point:
+            return Slot(module, [name], None, f"its weight is {dtype}, not real floating-point")
         return Slot(module, [name], twin)
     if isinstance(module, _DENSE):
         return Slot(module, [name], None, f"{kind.__name__} is a subclass; what it adds is unknown")
     if isinstance(module, nn.RNNBase):
         return Slot(module, [name], None, "recurrent layers have no PH twin")
-    if isinstance(module, nn.MultiheadAttention) and module.in_proj_weight is not None:
-        note = "its packed in_proj_weight is a parameter, not a layer; out_proj is one"
+    if isinstance(module, nn.MultiheadAttention):
+        note = "its input projections (in_proj_weight) are parameters, not layers; out_proj is one"
         return Slot(module, [name], None, note)
     if "quantized" in kind.__module__ and hasattr(module, "weight"):
         return Slot(module, [name], None, "quantized; convert first, then quantize")
     return None
+
+
+def holds_weight(layer: nn.Module) -> bool:
+    """Whether weight and bias are parameters of the layer, not computed by a hook from others."""
+    return {"weight", "bias"} <= layer._parameters.keys()
 
 
 def _is_conv1d(module: nn.Module) -> bool:
@@ -152,7 +166,11 @@ def replace_modules(
     new = {slot.name: (slot, layers[slot.name]) for slot in slots if slot.name in layers}
     if not inplace:
         # a deep copy that meets a replaced module takes the new one, wherever the model holds it
-        return copy.deepcopy(model, {id(slot.module): layer for slot, layer in new.values()})
+        memo: dict[int, object] = {id(slot.module): layer for slot, layer in new.values()}
+        try:
+            return copy.deepcopy(model, memo)
+        except Exception as error:
+            raise ValueError(f"the model cannot be copied ({error}); use inplace=True") from error
     if "" in new:
         raise ValueError(f"{type(model).__name__} is itself the layer; use inplace=False")
     for slot, layer in new.values():

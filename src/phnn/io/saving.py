@@ -1,0 +1,137 @@
+"""Models to files: their tensors, and how to build what the tensors belong to."""
+
+import json
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from phnn.io.atomic import write_text
+from phnn.io.card import render_card, write_card
+from phnn.io.container import FORMAT, SUFFIX, Header, write_model
+from phnn.io.tensors import enumerate_names, list_differences, names_on_meta, specs_of
+from phnn.models import create_model, list_models
+from phnn.surgery.specs import LayerSpec, describe_layers, find_changes, install_layers
+
+OTHER_SUFFIXES = {".pt", ".pth", ".bin", ".ckpt", ".onnx", ".pkl", ".h5"}
+
+
+def save(model: nn.Module, path: str | Path, *, metadata: Mapping[str, Any] | None = None) -> Path:
+    """Saves a model in one file, or in a folder laid out as on the Hugging Face hub.
+
+    The file holds each tensor once, even if it is shared, and says how to rebuild a model that
+    `create_model` made. For any model it says which layers are PH layers, so that a converted model
+    is loaded with the constructor of the original one. It takes its place when it is complete: an
+    interrupted save leaves what was there before.
+
+    Args:
+        model: what to save.
+        path: a file that ends in `.safetensors`; anything else is a folder, for `config.json`,
+            `model.safetensors` and a model card with a table of the parameters.
+        metadata: what else travels with the model, ready for JSON, such as
+            `ImageData.metadata()`; by default what the model was loaded with.
+
+    Returns:
+        The file with the tensors.
+    """
+    path = Path(path)
+    if path.suffix in OTHER_SUFFIXES and not path.is_dir():
+        raise ValueError(f"path={str(path)!r} must end in {SUFFIX}, or be a folder")
+    if metadata is None:
+        metadata = getattr(model, "phnn_metadata", {})
+    state = _state_of(model)
+    tensors, shared = _store_once(state)
+    config, layers = _describe(model)
+    buffers = [name for name, _ in model.named_buffers() if name in state]
+    header = Header(FORMAT, config, _as_json(metadata), shared, layers, buffers)
+    if path.suffix == SUFFIX:
+        return write_model(path, tensors, header)
+    path.mkdir(parents=True, exist_ok=True)
+    write_text(path / "config.json", _render_config(header))
+    write_card(path / "README.md", render_card(model, header))
+    return write_model(path / f"model{SUFFIX}", tensors, header)
+
+
+def _state_of(model: nn.Module) -> dict[str, Tensor]:
+    state = model.state_dict()
+    for name, value in state.items():
+        if not isinstance(value, Tensor):
+            raise ValueError(f"{name} is a {type(value).__name__}; only tensors can be saved")
+    empty = names_on_meta(state)
+    if empty:
+        raise ValueError(
+            f"{enumerate_names(empty)} on the meta device: without values, nothing to save"
+        )
+    return state
+
+
+def _store_once(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Separates tensors from names that stand for one of them."""
+    tensors: dict[str, Tensor] = {}
+    shared: dict[str, str] = {}
+    first: dict[tuple[object, ...], str] = {}
+    for name, tensor in state.items():
+        place = (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+        if tensor.numel() and place in first:
+            shared[name] = first[place]
+        else:
+            first[place] = name
+            # clone: overlapping parts of one memory become tensors of their own
+            tensors[name] = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+    return tensors, shared
+
+
+def _as_json(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        return json.loads(json.dumps(dict(metadata), allow_nan=False))  # type: ignore[no-any-return]
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"metadata must be ready for JSON: {error}") from error
+
+
+def _describe(model: nn.Module) -> tuple[dict[str, Any] | None, dict[str, LayerSpec | None]]:
+    """Returns the config of a model of the zoo with the layers that it does not make by itself.
+
+    For any other model there is no config, and all PH layers are returned.
+    """
+    config = getattr(model, "config", None)
+    if isinstance(config, dict) and config.get("name") in list_models():
+        try:
+            return config, _changes(config, model)
+        except (TypeError, ValueError) as error:
+            # no error: a model that was trained for hours is saved
+            warnings.warn(
+                f"the model is no longer the {config['name']} of its config ({error}), so the "
+                "file does not say how to rebuild it; load it with phnn.load(path, model=...)",
+                stacklevel=3,
+            )
+    return None, dict(describe_layers(model))
+
+
+def _changes(config: dict[str, Any], model: nn.Module) -> dict[str, LayerSpec | None]:
+    """Returns the layers that turn what the config builds into the model.
+
+    Raises:
+        ValueError: they differ in more than their layers.
+    """
+    with torch.device("meta"):
+        built = create_model(**config)
+    changes = find_changes(built, model)
+    rebuilt = install_layers(built, changes)
+    differences = list_differences(specs_of(rebuilt), specs_of(model), exact=False)
+    if differences:
+        raise ValueError(differences[0])
+    return changes
+
+
+def _render_config(header: Header) -> str:
+    layers = {name: spec and spec.to_dict() for name, spec in header.layers.items()}
+    described = {
+        "library_name": "phnn",
+        "config": header.config,
+        "layers": layers,
+        "metadata": header.metadata,
+    }
+    return json.dumps(described, indent=2) + "\n"

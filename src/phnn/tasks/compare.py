@@ -1,0 +1,223 @@
+"""Comparisons: families of variants trained under one recipe each."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from phnn import algebra
+from phnn.tasks.images.names import check_choices
+from phnn.tasks.recipe import Tree, merge, read_comparison, read_recipe
+from phnn.tasks.training.folder import read_failure, read_result
+
+BASELINE = "real"
+LOG = "train.log"  # in the folder of a run
+POLL_SECONDS = 0.2
+_KEYS = ("title", "seeds", "families", "baseline")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One line of a table.
+
+    Attributes:
+        family: Name of the recipe that it is trained by.
+        recipe: The recipe: a packaged name or a file.
+        name: What it is called: "real", "n=4", an algebra, or anything else with options.
+        options: Arguments of `create_model` that make it.
+        seeds: One run for each.
+        paper: The paper's accuracy in percent, as printed.
+        baseline: Whether the others of the family are compared with it.
+    """
+
+    family: str
+    recipe: str
+    name: str
+    options: Tree
+    seeds: tuple[int, ...]
+    paper: str | None
+    baseline: bool
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training run of a comparison.
+
+    Attributes:
+        variant: What is trained.
+        seed: With which seed.
+        folder: Where.
+        recipe: How.
+    """
+
+    variant: Variant
+    seed: int
+    folder: Path
+    recipe: Tree
+
+
+@dataclass
+class Outcome:
+    """What became of a run: a result, an error, or nothing yet."""
+
+    run: Run
+    result: dict[str, Any] | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What to compare.
+
+    Attributes:
+        name: Of the comparison.
+        title: Of its table.
+        variants: Its lines.
+    """
+
+    name: str
+    title: str
+    variants: tuple[Variant, ...]
+
+
+def load_comparison(name: str | Path) -> Comparison:
+    """Reads a packaged comparison, or one from a YAML file.
+
+    `families` maps recipes to their variants, and each variant to nothing, to the paper's accuracy,
+    or to options: those of the network, besides `seeds` and `paper`. A recipe is a packaged name or
+    a file beside the comparison's.
+
+    Args:
+        name: Of a packaged comparison, or the path of a file.
+    """
+    tree = read_comparison(name)
+    check_choices("key of a comparison", tree, _KEYS)
+    if not tree.get("families"):
+        raise ValueError(f"the comparison {name} has no families: recipes with their variants")
+    short = Path(name).stem
+    variants = [
+        _make_variant(_find_recipe(family, Path(name).parent), str(variant), entry, tree)
+        for family, entries in tree["families"].items()
+        for variant, entry in entries.items()
+    ]
+    return Comparison(short, tree.get("title", short), tuple(variants))
+
+
+def _find_recipe(family: str, folder: Path) -> str:
+    beside = folder / family
+    return str(beside) if beside.is_file() else family
+
+
+def _make_variant(recipe: str, name: str, entry: Any, tree: Tree) -> Variant:
+    options = dict(entry) if isinstance(entry, Mapping) else {"paper": entry}
+    paper = options.pop("paper", None)
+    seeds = options.pop("seeds", tree.get("seeds", [0]))
+    return Variant(
+        family=Path(recipe).stem,
+        recipe=recipe,
+        name=name,
+        options={**_named_options(name, bool(options)), **options},
+        seeds=tuple(seeds),
+        # YAML reads 67.990 as a number; the paper prints three digits
+        paper=f"{paper:.3f}" if isinstance(paper, float) else paper,
+        baseline=name == tree.get("baseline", BASELINE),
+    )
+
+
+def _named_options(name: str, described: bool) -> Tree:
+    """Returns the options that a name alone stands for."""
+    learned = re.fullmatch(r"n=(\d+)", name)
+    if learned:
+        return {"n": int(learned[1])}
+    if name in algebra.names() and name != BASELINE:
+        return {"algebra": name}
+    if name != BASELINE and not described:
+        check_choices("variant", [name], [BASELINE, "n=2", "n=3", "n=4", *algebra.names()])
+    return {}
+
+
+def plan(comparison: Comparison, out: Path, overrides: Mapping[str, Any]) -> list[Run]:
+    """Returns the runs of a comparison: first every variant once, then the further seeds.
+
+    Args:
+        comparison: What to compare.
+        out: Where the folders of the runs go.
+        overrides: Parts of a recipe that replace those of every family's.
+    """
+    runs = [
+        Run(variant, seed, out / "runs" / _slug(variant, seed), _recipe(variant, seed, overrides))
+        for variant in comparison.variants
+        for seed in variant.seeds
+    ]
+    return sorted(runs, key=lambda run: run.variant.seeds.index(run.seed))
+
+
+def _recipe(variant: Variant, seed: int, overrides: Mapping[str, Any]) -> Tree:
+    return merge(read_recipe(variant.recipe), {"model": variant.options, "seed": seed}, overrides)
+
+
+def _slug(variant: Variant, seed: int) -> str:
+    return re.sub(r"[^\w=.-]+", "-", f"{variant.family}-{variant.name}-seed{seed}")
+
+
+def run_all(
+    runs: Iterable[Run], jobs: int, report: Callable[[list[Outcome]], None]
+) -> list[Outcome]:
+    """Carries runs out, each in a process of its own; those that have ended are not repeated.
+
+    Args:
+        runs: What to do.
+        jobs: How many at once. One shows its progress; several write it to `train.log` in their
+            folders.
+        report: Called with all outcomes so far, at first and whenever a run has ended.
+    """
+    outcomes = [Outcome(run, read_result(run.folder)) for run in runs]
+    waiting = deque(outcome for outcome in outcomes if outcome.result is None)
+    running: list[tuple[Outcome, subprocess.Popen[bytes]]] = []
+    report(outcomes)
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                outcome = waiting.popleft()
+                running.append((outcome, _start(outcome.run, visible=jobs == 1)))
+            ended = [pair for pair in running if pair[1].poll() is not None]
+            for outcome, process in ended:
+                running.remove((outcome, process))
+                _settle(outcome, process.returncode)
+                report(outcomes)
+            if not ended:
+                time.sleep(POLL_SECONDS)
+    finally:  # after an interrupt no run is left behind
+        for _, process in running:
+            process.terminate()
+        for _, process in running:
+            process.wait()
+    return outcomes
+
+
+def _start(run: Run, *, visible: bool) -> subprocess.Popen[bytes]:
+    run.folder.mkdir(parents=True, exist_ok=True)
+    recipe = run.folder / "recipe.yaml"
+    text = yaml.safe_dump(run.recipe, sort_keys=False, allow_unicode=True)
+    recipe.write_text(text, encoding="utf-8")
+    command = [sys.executable, "-m", "phnn.cli", "train", str(recipe), "--out", str(run.folder)]
+    if visible:
+        return subprocess.Popen(command)
+    with (run.folder / LOG).open("ab") as log:
+        return subprocess.Popen(command, stdout=log, stderr=log)
+
+
+def _settle(outcome: Outcome, code: int) -> None:
+    outcome.result = read_result(outcome.run.folder)
+    if outcome.result is None:
+        failure = read_failure(outcome.run.folder)
+        outcome.error = failure or f"its process ended with exit code {code}"

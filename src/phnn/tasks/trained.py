@@ -1,0 +1,174 @@
+"""Trained networks at work: tested again, or asked about new images."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import yaml
+from PIL import Image
+
+from phnn.io import load
+from phnn.models import create_model
+from phnn.models._network import Network
+from phnn.tasks.images import CorruptImageError, preprocess, read_image
+from phnn.tasks.images.decode import Corrupt, check_corrupt
+from phnn.tasks.recipe import Tree, build_recipe, merge
+from phnn.tasks.training.build import build_data
+from phnn.tasks.training.folder import CONFIG, LAST, MODEL
+from phnn.tasks.training.learner import Classifier
+from phnn.tasks.training.run import calm_lightning, make_trainer, test
+
+logger = logging.getLogger(__name__)
+
+BATCH = 64  # images predicted at once
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A trained network.
+
+    Attributes:
+        model: In evaluation mode.
+        metadata: Classes, image size and normalisation.
+        recipe: What it was trained by, as far as it is known.
+    """
+
+    model: Network
+    metadata: dict[str, Any]
+    recipe: Tree
+
+
+class Prediction(NamedTuple):
+    """What a network says of an image."""
+
+    image: str
+    label: str
+    probability: float
+
+
+def load_trained(path: str | Path) -> Trained:
+    """Loads a trained network.
+
+    Args:
+        path: The folder of a run that has ended, a checkpoint `*.ckpt` of a run, or what
+            `phnn.save` wrote.
+    """
+    path = Path(path)
+    if path.suffix == ".ckpt":
+        return _load_checkpoint(path)
+    if not path.exists():
+        raise FileNotFoundError(
+            f"there is no {path}; give the folder of a run, a checkpoint (.ckpt) or a model "
+            "(.safetensors)"
+        )
+    if (path / LAST).exists() and not (path / MODEL).exists():
+        raise ValueError(
+            f"the run in {path} has not ended; go on with it by phnn train, or give {path / LAST}"
+        )
+    model = load(path)
+    assert isinstance(model, Network)  # load builds networks of the zoo when it is given no model
+    metadata: dict[str, Any] = model.phnn_metadata  # type: ignore[assignment]
+    config = path / CONFIG
+    recipe = (
+        yaml.safe_load(config.read_text(encoding="utf-8"))
+        if config.is_file()
+        else {"data": metadata.get("data", {})}
+    )
+    return Trained(model, metadata, recipe)
+
+
+def _load_checkpoint(path: Path) -> Trained:
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no checkpoint {path}")
+    try:
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+        ours = checkpoint["phnn"]
+    except (RuntimeError, EOFError, KeyError, pickle.UnpicklingError) as error:
+        raise ValueError(
+            f"{path} is damaged, or not a checkpoint of phnn train: {error}"
+        ) from error
+    recipe = build_recipe(ours["recipe"])
+    learner = Classifier(create_model(**ours["config"]), recipe, ours["metadata"])
+    learner.load_weights(checkpoint)
+    return Trained(learner.model.eval(), ours["metadata"], ours["recipe"])
+
+
+def evaluate(
+    path: str | Path, overrides: Tree | None = None, *, progress: bool = True
+) -> dict[str, float]:
+    """Tests a trained network on the test part of its data.
+
+    Args:
+        path: As for `load_trained`.
+        overrides: Parts of its recipe to replace, such as where the data are.
+        progress: Show a progress bar.
+
+    Returns:
+        The scores, and the seconds that it took.
+    """
+    trained = load_trained(path)
+    recipe = build_recipe(merge(trained.recipe, overrides or {}))
+    with calm_lightning():
+        if recipe.trainer.threads is not None:
+            torch.set_num_threads(recipe.trainer.threads)
+        data = build_data(recipe)
+        if list(data.classes) != list(trained.metadata["classes"]):
+            raise ValueError(
+                f"the network knows the classes {', '.join(trained.metadata['classes'][:5])}…, "
+                f"the data have {', '.join(data.classes[:5])}…; give the data it was trained for"
+            )
+        learner = Classifier(trained.model, recipe, trained.metadata)
+        trainer = make_trainer(recipe.trainer, callbacks=[], progress=progress, logger=False)
+        return test(learner, data, trainer)
+
+
+def predict(
+    path: str | Path, images: Sequence[str | Path], *, corrupt: Corrupt = "raise"
+) -> Iterator[Prediction]:
+    """Yields the class of each image, with its probability.
+
+    Args:
+        path: As for `load_trained`.
+        images: Files, or folders of files.
+        corrupt: "raise" stops at an image that cannot be read, "skip" leaves it out and says so.
+    """
+    check_corrupt(corrupt)
+    trained = load_trained(path)
+    opened = _open_images(_find_images(images), corrupt)
+    while batch := list(islice(opened, BATCH)):
+        inputs = preprocess([image for _, image in batch], trained.metadata)
+        with torch.inference_mode():
+            probabilities, labels = trained.model(inputs).softmax(1).max(1)
+        names = [trained.metadata["classes"][label] for label in labels.tolist()]
+        for (file, _), name, probability in zip(batch, names, probabilities.tolist(), strict=True):
+            yield Prediction(str(file), name, probability)
+
+
+def _find_images(paths: Sequence[str | Path]) -> list[Path]:
+    suffixes = Image.registered_extensions()
+    found: list[Path] = []
+    for path in map(Path, paths):
+        if not path.exists():
+            raise FileNotFoundError(f"there is no image {path}")
+        inside = sorted(file for file in path.rglob("*") if file.suffix.lower() in suffixes)
+        if path.is_dir() and not inside:
+            raise ValueError(f"the folder {path} holds no image files")
+        found += inside if path.is_dir() else [path]
+    return found
+
+
+def _open_images(files: Sequence[Path], corrupt: Corrupt) -> Iterator[tuple[Path, Image.Image]]:
+    for file in files:
+        try:
+            yield file, read_image(file)
+        except CorruptImageError as error:
+            if corrupt == "raise":
+                raise
+            logger.warning("left out: %s", error)

@@ -1,0 +1,69 @@
+"""From a recipe to what Lightning trains: the data, and a network with its task."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import torch
+
+from phnn.io import load
+from phnn.models import create_model
+from phnn.models._network import Network
+from phnn.tasks.images import ImageData
+from phnn.tasks.images.names import check_choices
+from phnn.tasks.images.seeds import derive_seed
+from phnn.tasks.recipe import Recipe
+from phnn.tasks.training.learner import Classifier
+
+# what a network may differ in from the one whose weights it begins with
+_NEW_AT_START = {"num_classes", "init"}
+
+
+def check_recipe(recipe: Recipe) -> None:
+    """Raises an error for options of the network or the data that cannot work, before any work."""
+    check_choices("data option", recipe.data, inspect.signature(ImageData).parameters)
+    if "name" not in recipe.model:
+        raise ValueError("the recipe names no network; give --model.name, such as resnet20")
+    with torch.device("meta"):
+        create_model(**recipe.model)
+    if recipe.start is not None and not Path(recipe.start).exists():
+        raise FileNotFoundError(f"there is no file {recipe.start} to start from")
+
+
+def build_data(recipe: Recipe) -> ImageData:
+    """Returns the data of a recipe, read; their seed is the run's unless they have their own."""
+    data = ImageData(**{"seed": recipe.seed, **recipe.data})
+    data.prepare_data()
+    data.setup()
+    return data
+
+
+def build_learner(recipe: Recipe, data: ImageData) -> Classifier:
+    """Returns the network of a recipe with its task.
+
+    Args:
+        recipe: What to build.
+        data: Tell the number of channels and classes.
+    """
+    torch.manual_seed(derive_seed(recipe.seed))
+    sizes = {"in_channels": data.in_channels, "num_classes": data.num_classes}
+    model = create_model(**{**sizes, **recipe.model})
+    if recipe.start is not None:
+        model = _begin_from(recipe.start, model)
+    return Classifier(model, recipe, data.metadata())
+
+
+def _begin_from(start: str, model: Network) -> Network:
+    """Returns a saved network, with a new last layer when the classes are others."""
+    saved = load(start)
+    assert isinstance(saved, Network)  # load builds networks of the zoo when it is given no model
+    for key, value in model.config.items():
+        if key not in _NEW_AT_START and saved.config[key] != value:
+            raise ValueError(
+                f"{start} holds a network with {key}={saved.config[key]}, the recipe has "
+                f"{key}={value}; give --model.{key} {saved.config[key]}"
+            )
+    if saved.config["num_classes"] != model.config["num_classes"]:
+        saved.reset_classifier(model.config["num_classes"])
+    return saved.train()

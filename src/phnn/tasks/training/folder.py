@@ -1,0 +1,109 @@
+"""The folder of a run: whose it is, and whether somebody is at work in it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+from lightning.fabric.utilities.rank_zero import rank_zero_only
+
+from phnn.io import replacing
+from phnn.tasks.recipe import Recipe, build_recipe, differences
+
+RESULT = "result.json"
+FAILURE = "failure.json"
+CONFIG = "config.yaml"
+MODEL = "model.safetensors"
+LAST = "checkpoints/last.ckpt"
+BEST = "checkpoints/best.ckpt"
+
+
+class RunFolderError(ValueError):
+    """A folder that cannot take the run."""
+
+
+@contextmanager
+def open_folder(out: Path, recipe: Recipe) -> Iterator[dict[str, Any] | None]:
+    """Makes a folder ready for a run, and keeps other processes out of it meanwhile.
+
+    Args:
+        out: The folder.
+        recipe: Of the run.
+
+    Yields:
+        The result, if the run has ended there before.
+    """
+    if getattr(rank_zero_only, "rank", 0):  # the first process of a run speaks for the others
+        yield None
+        return
+    out.mkdir(parents=True, exist_ok=True)
+    with _alone_in(out):
+        _check_recipe(out, recipe)
+        for torn in (out / LAST).parent.glob(".*.tmp"):  # what a killed process was writing
+            torn.unlink()
+        (out / FAILURE).unlink(missing_ok=True)
+        try:
+            yield read_result(out)
+        except Exception as error:
+            write_json(out / FAILURE, {"error": f"{type(error).__name__}: {error}"})
+            raise
+
+
+def read_result(folder: Path) -> dict[str, Any] | None:
+    """Returns the result of the run in a folder, or None when it has not ended."""
+    path = folder / RESULT
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def read_failure(folder: Path) -> str | None:
+    """Returns what stopped the run in a folder, or None when nothing did, or nobody could tell."""
+    path = folder / FAILURE
+    return json.loads(path.read_text(encoding="utf-8"))["error"] if path.exists() else None
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Writes JSON so that the file is either complete or not there."""
+    with replacing(path) as temporary:
+        text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+        temporary.write_text(text, encoding="utf-8")
+
+
+def _check_recipe(out: Path, recipe: Recipe) -> None:
+    path = out / CONFIG
+    new = recipe.to_dict()
+    if path.exists() and any((out / begun).exists() for begun in (LAST, RESULT)):
+        old = yaml.safe_load(path.read_text(encoding="utf-8"))
+        changed = differences(build_recipe(old).to_dict(), new)
+        if changed:
+            raise RunFolderError(
+                f"{out} holds a run of another recipe ({'; '.join(changed)}); "
+                "give another --out, or delete the folder"
+            )
+    with replacing(path) as temporary:
+        text = yaml.safe_dump(new, sort_keys=False, allow_unicode=True)
+        temporary.write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def _alone_in(out: Path) -> Iterator[None]:
+    """Holds a lock that ends with the process, however it ends."""
+    with (out / ".lock").open("w") as file:
+        try:
+            if sys.platform == "win32":
+                import msvcrt
+
+                msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+            else:
+                import fcntl
+
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RunFolderError(
+                f"another process is training in {out}; wait for it, or give another --out"
+            ) from None
+        yield

@@ -1,0 +1,171 @@
+"""What is optimized: a network with its loss and its scores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import lightning
+import torch
+from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
+from torch import Tensor, nn
+from torchmetrics import Metric
+from torchmetrics.classification import MulticlassAccuracy
+
+from phnn.models._network import Network
+from phnn.tasks.images.seeds import derive_seed
+from phnn.tasks.recipe import Recipe
+from phnn.tasks.training.optimization import make_optimizer, make_schedule
+from phnn.tasks.training.scores import Scores
+
+PREFIX = "model."  # of the network's weights in a checkpoint
+
+
+class NonFiniteLossError(RuntimeError):
+    """The loss became infinite or not a number."""
+
+
+class Learner(lightning.LightningModule):
+    """Trains a network by a recipe; a task says what the loss and the scores are.
+
+    The random numbers of a step, such as dropout's, are a function of (seed, step, process), so
+    that a run that was stopped goes on as if it had not been. The scores of an unfinished epoch
+    travel in checkpoints for the same reason.
+
+    Args:
+        model: The network.
+        recipe: Optimizer, schedule, seed and trainer options are read from it.
+        metadata: What a user of the network has to know, such as the names of the classes; it
+            travels in checkpoints.
+        metrics: What to measure of (outputs, targets), besides the loss.
+    """
+
+    #: the metric that tells which epoch is the best
+    score: str
+
+    def __init__(
+        self,
+        model: Network,
+        recipe: Recipe,
+        metadata: Mapping[str, Any],
+        metrics: Mapping[str, Metric],
+    ) -> None:
+        super().__init__()
+        if recipe.trainer.channels_last:
+            model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.model = model
+        self.recipe = recipe
+        self.metadata = dict(metadata)
+        self.train_scores = Scores("train", metrics)
+        self.val_scores = Scores("val", metrics)
+        self.test_scores = Scores("test", metrics)
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Returns the loss of a batch."""
+        raise NotImplementedError
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Returns the network's outputs."""
+        if self.recipe.trainer.channels_last:
+            inputs = inputs.contiguous(memory_format=torch.channels_last)
+        outputs: Tensor = self.model(inputs)
+        return outputs
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        """Makes the random numbers of this step a function of what step it is."""
+        torch.manual_seed(derive_seed(self.recipe.seed, self.global_step, self.global_rank))
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        """Returns the loss of a batch, unless it is not a number."""
+        inputs, targets = batch
+        outputs = self(inputs)
+        loss = self.loss(outputs, targets)
+        if not torch.isfinite(loss):
+            raise NonFiniteLossError(self._explain(loss))
+        self.train_scores.add(loss, outputs, targets)
+        self.log("loss", loss, prog_bar=True)
+        return loss
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Gives all processes the first one's batch-norm statistics, at the end of an epoch.
+
+        DDP does so before each training step, but not before validation.
+        """
+        if self.trainer.world_size > 1 and self.trainer.is_last_batch:
+            for buffer in self.model.buffers():
+                torch.distributed.broadcast(buffer, 0)
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        """Measures a batch of the validation part."""
+        self._evaluate(batch, self.val_scores)
+
+    def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        """Measures a batch of the test part."""
+        self._evaluate(batch, self.test_scores)
+
+    def _evaluate(self, batch: tuple[Tensor, Tensor], scores: Scores) -> None:
+        inputs, targets = batch
+        outputs = self(inputs)
+        scores.add(self.loss(outputs, targets), outputs, targets)
+
+    def _explain(self, loss: Tensor) -> str:
+        rate = self.trainer.optimizers[0].param_groups[-1]["lr"]
+        return (
+            f"the loss became {loss.item()} in epoch {self.current_epoch}, step "
+            f"{self.global_step}, at learning rate {rate:.3g}; lower --optimizer.lr, clip gradients"
+            " with --trainer.gradient_clip_val 1, or train with --trainer.precision 32-true"
+        )
+
+    def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
+        """Returns the recipe's optimizer and schedule."""
+        optimizer = make_optimizer(self.model, self.recipe.optimizer)
+        # Not Trainer.estimated_stepping_batches: it makes Lightning set its loader up before it
+        # has read the checkpoint, and the loader's place in the epoch would be lost.
+        loader = self.trainer.datamodule.train_dataloader()  # type: ignore[attr-defined]
+        epochs = self.recipe.trainer.max_epochs
+        schedule = make_schedule(optimizer, self.recipe.schedule, len(loader), epochs)
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": schedule, "interval": "step"},
+        }
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Adds the scores of the unfinished epoch, and what rebuilds the network."""
+        checkpoint["phnn"] = {
+            "scores": self.train_scores.gather(distributed=self.trainer.world_size > 1),
+            "recipe": self.recipe.to_dict(),
+            "config": self.model.config,
+            "metadata": self.metadata,
+        }
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Takes up the scores of the unfinished epoch."""
+        if self.global_rank == 0:
+            self.train_scores.restore(checkpoint["phnn"]["scores"])
+
+    def load_weights(self, checkpoint: Mapping[str, Any]) -> None:
+        """Takes the network's weights, and nothing else, from a checkpoint."""
+        state = checkpoint["state_dict"].items()
+        self.model.load_state_dict(
+            {key.removeprefix(PREFIX): value for key, value in state if key.startswith(PREFIX)}
+        )
+
+
+class Classifier(Learner):
+    """Tells classes apart by cross-entropy.
+
+    Args:
+        model: A network that gives a score for each class.
+        recipe: How to train it.
+        metadata: With the names of the classes.
+    """
+
+    score = "accuracy"
+
+    def __init__(self, model: Network, recipe: Recipe, metadata: Mapping[str, Any]) -> None:
+        accuracy = MulticlassAccuracy(len(metadata["classes"]), average="micro")
+        super().__init__(model, recipe, metadata, {"accuracy": accuracy})
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Returns the mean cross-entropy."""
+        return nn.functional.cross_entropy(outputs, targets)

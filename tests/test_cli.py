@@ -1,0 +1,180 @@
+import csv
+import json
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import phnn
+from phnn import cli
+from phnn.tasks.training import folder
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("PHNN_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+def paint(path, level):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(level).integers(level, level + 60, (8, 8, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(path)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """The folder of a run that has ended."""
+    root = tmp_path_factory.mktemp("run")
+    for i in range(10):
+        for level, name in ((0, "dark"), (190, "light")):
+            for part in ("train", "test"):
+                paint(root / "images" / part / name / f"{i}.png", level + i // 2)
+    recipe = root / "tiny.yaml"
+    recipe.write_text(
+        f"""
+        model: {{name: resnet20, widths: [4, 4, 4]}}
+        data: {{name: mine, root: {root / "images"}, batch_size: 6, validation: 0}}
+        trainer: {{max_epochs: 4, threads: 1, energy: false, accelerator: cpu}}
+        """
+    )
+    argv = ["train", str(recipe), "--out", str(root / "out"), "--model.n", "2", "--optimizer.lr"]
+    assert cli.main([*argv, "0.05"]) == 0
+    return root / "out"
+
+
+def call(capsys, *argv):
+    code = cli.main([str(argument) for argument in argv])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_train_takes_overrides(run):
+    result = json.loads((run / "result.json").read_text())
+    assert result["model"]["n"] == 2
+    assert "lr: 0.05" in (run / "config.yaml").read_text()
+
+
+def test_train_again_tells_the_result(run, capsys):
+    config = run / "config.yaml"
+    code, out, _ = call(capsys, "train", config, "--out", run)
+    assert code == 0
+    assert "test accuracy" in out
+
+
+@pytest.mark.parametrize("name", ["", "model.safetensors", "checkpoints/last.ckpt"])
+def test_test(run, capsys, name):
+    result = json.loads((run / "result.json").read_text())
+    root = run.parent / "images"
+    code, out, _ = call(
+        capsys, "test", run / name, "--data.root", root, "--trainer.accelerator", "cpu"
+    )
+    assert code == 0
+    assert f"test accuracy {100 * result['test_accuracy']:.2f} %" in out
+
+
+def test_predict(run, tmp_path, capsys):
+    paint(tmp_path / "a.png", 0)
+    Image.new("L", (30, 20), 250).save(tmp_path / "b.png")  # grey, and of another size
+    table = tmp_path / "out.csv"
+    code, out, _ = call(capsys, "predict", run, tmp_path / "a.png", tmp_path / "b.png", "-o", table)
+    assert code == 0
+    assert out.splitlines()[0].startswith(f"{tmp_path / 'a.png'}: dark (")
+    with table.open() as file:
+        found = list(csv.DictReader(file))
+    assert [row["label"] for row in found] == ["dark", "light"]
+    assert all(0.5 <= float(row["probability"]) <= 1 for row in found)
+
+
+def test_predict_corrupt(run, tmp_path, capsys):
+    paint(tmp_path / "a.png", 0)
+    (tmp_path / "b.png").write_bytes(b"not an image")
+    code, _, err = call(capsys, "predict", run, tmp_path)
+    assert code == cli.USER_ERROR
+    assert "b.png" in err
+    code, out, _ = call(capsys, "predict", run, tmp_path, "--corrupt", "skip")
+    assert code == 0
+    assert len(out.splitlines()) == 1
+
+
+def test_run_that_has_not_ended(run, tmp_path, capsys):
+    (tmp_path / folder.LAST).parent.mkdir()
+    (tmp_path / folder.LAST).write_bytes(b"half")
+    code, _, err = call(capsys, "test", tmp_path)
+    assert code == cli.USER_ERROR
+    assert "has not ended" in err
+    code, _, err = call(capsys, "test", tmp_path / folder.LAST)
+    assert code == cli.USER_ERROR
+    assert "is damaged, or not a checkpoint" in err
+
+
+def test_tables(capsys):
+    code, out, _ = call(capsys, "tables", "--format", "csv", "--only", "tab:img_img")
+    assert code == 0
+    assert "PHResNet50" in out
+
+
+@pytest.mark.parametrize(
+    "argv", [["--version"], ["--help"], ["train", "--help"], ["compare", "--help"], []]
+)
+def test_help(argv, capsys):
+    try:
+        code = cli.main(argv)
+    except SystemExit as end:
+        code = end.code
+    assert code == 0
+    out = capsys.readouterr().out
+    assert (phnn.__version__ if "--version" in argv else "phnn") in out
+    if argv[:1] == ["train"]:
+        assert "resnet18-cifar10" in out
+        assert "--trainer.devices" in out
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ("trian digits", "there is no command trian; did you mean train"),
+        ("train digts", "unknown recipe 'digts'; did you mean 'digits'"),
+        ("train nowhere.yaml", "there is no recipe file nowhere.yaml"),
+        ("train", "recipe"),
+        (
+            "train digits --optimizer.rl 1",
+            "there is no option --optimizer.rl; did you mean --optimizer",
+        ),
+        ("train digits --optimizer.lr fast", "Expected a float. Got value: fast"),
+        ("train digits --model.n 5 --out {tmp}", "n=5 must divide"),
+        ("train digits --model.algebra quaternoin --out {tmp}", "quaternion"),
+        ("train digits --model.withs [4] --out {tmp}", "widths"),
+        ("train digits --data.name cifra10 --out {tmp}", "did you mean 'cifar10'"),
+        ("train digits --data.nam x --out {tmp}", "unknown data option 'nam'; did you mean 'name'"),
+        ("train digits --start {tmp}/no.safetensors --out {tmp}", "no.safetensors"),
+        ("compare digts", "unknown comparison 'digts'; did you mean 'digits'"),
+        ("compare digits --jobs 0", "jobs=0 must be at least 1"),
+        ("compare digits --trainer.max_epoch 1", "did you mean --trainer.max_epochs"),
+        ("test {tmp}/nothing", "there is no"),
+        ("predict {tmp}/nothing a.png", "there is no"),
+        ("tables --format html", "html"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(argv, message, tmp_path, capsys):
+    code, out, err = call(capsys, *argv.format(tmp=tmp_path).split())
+    assert code == cli.USER_ERROR
+    assert message in err
+    assert err.startswith("phnn: ")
+    assert err.count("\n") == 1
+    assert "Traceback" not in out + err
+
+
+def test_our_own_mistakes_are_not_hidden(monkeypatch):
+    def broken():
+        raise KeyError("a bug")
+
+    monkeypatch.setattr(cli, "_parse", lambda argv: (broken, {}))
+    with pytest.raises(KeyError):
+        cli.main(["tables"])
+
+
+def test_missing_extra_is_named(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "jsonargparse", None)
+    assert cli.main(["tables"]) == cli.USER_ERROR
+    assert 'pip install "phnn[train]"' in capsys.readouterr().err

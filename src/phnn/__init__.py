@@ -1,7 +1,7 @@
 """Parameterized hypercomplex neural networks: layers with 1/n of the parameters."""
 
 from phnn import algebra, decompose, functional, init, models, nn, tasks, testing
-from phnn.io import load, save
+from phnn.io import export, load, save
 from phnn.models import create_model, list_models
 from phnn.nn import (
     PHConv1d,
@@ -29,6 +29,7 @@ __all__ = [
     "convert",
     "create_model",
     "decompose",
+    "export",
     "functional",
     "init",
     "list_models",

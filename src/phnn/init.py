@@ -45,7 +45,8 @@ def algebra_(A: Tensor, distribution: str = "normal") -> Tensor:
 
     Args:
         A: The (terms, n, n) tensor to fill.
-        distribution: "normal" for independent entries; "orthonormal" for terms that are orthogonal
+        distribution: "normal" for independent entries, the default by measurement
+            (results/algebra-start.md); "orthonormal" for terms that are orthogonal
             to each other and of equal norm, as the left multiplications of a division algebra are.
 
     Example:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TypeAlias, get_args
 
 from torch import Tensor, fx, nn
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from phnn.nn import PHLayer
 from phnn.surgery.report import Entry, Report
@@ -40,7 +41,7 @@ def to_dense(model: nn.Module, *, fuse: bool = False, inplace: bool = False) -> 
     for name, module in model.named_modules(remove_duplicate=False):
         if isinstance(module, PHLayer):
             slots.setdefault(id(module), Slot(module, [], None)).names.append(name)
-    layers = _fold(slots.values())
+    layers = _fold(model, slots.values())
     entries = [_entry(slot, layers[slot.name]) for slot in slots.values()]
     folded = replace_modules(model, list(slots.values()), layers, inplace)
     if graph is not None:
@@ -50,7 +51,7 @@ def to_dense(model: nn.Module, *, fuse: bool = False, inplace: bool = False) -> 
     return folded
 
 
-def _fold(slots: Iterable[Slot]) -> dict[str, nn.Module]:
+def _fold(model: nn.Module, slots: Iterable[Slot]) -> dict[str, nn.Module]:
     """The dense layers by name; where A and F are shared, so is the weight."""
     weights: dict[tuple[object, ...], Tensor] = {}
     layers = {}
@@ -58,11 +59,19 @@ def _fold(slots: Iterable[Slot]) -> dict[str, nn.Module]:
         layer = slot.module
         assert isinstance(layer, PHLayer)
         dense = layers[slot.name] = layer.to_dense()
+        if _serves_attention(model, slot):
+            dense.__class__ = NonDynamicallyQuantizableLinear
         # an A or F that is computed (weight_norm) is another tensor each time, and never shared
         state = {**layer._parameters, **layer._buffers}
         shared = (type(layer), layer.groups, *(id(state.get(name, layer)) for name in "AF"))
         dense.weight = weights.setdefault(shared, dense.get_parameter("weight"))
     return layers
+
+
+def _serves_attention(model: nn.Module, slot: Slot) -> bool:
+    """Whether torch's attention reads the weight itself, and needs it not to be quantized."""
+    parents = (model.get_submodule(name.rpartition(".")[0]) for name in slot.names)
+    return any(isinstance(parent, nn.MultiheadAttention) for parent in parents)
 
 
 def _entry(slot: Slot, dense: nn.Module) -> Entry:

@@ -108,6 +108,61 @@ def test_run_that_has_not_ended(run, tmp_path, capsys):
     assert "is damaged, or not a checkpoint" in err
 
 
+@pytest.fixture
+def dense(run, tmp_path):
+    """A saved network of real layers, for the data of the run."""
+    model = phnn.create_model("resnet20", widths=[4, 4, 4], num_classes=2)
+    return phnn.save(model, tmp_path / "dense.safetensors", metadata=phnn.load(run).phnn_metadata)
+
+
+@pytest.mark.parametrize(
+    ("options", "kind"),
+    [
+        ("--n 2", "PHConv2d n=2"),
+        ("--n 4 --terms 3 --share-algebra", "PHConv2d n=4 terms=3"),
+        ("--algebra complex --exclude conv1,fc", "PHConv2d complex"),
+        ("--algebra complex --learn-algebra --include layer1.*", "PHConv2d complex learned"),
+        ("--budget 0.6 --start nearest", "PHConv2d n="),
+    ],
+)
+def test_convert(dense, tmp_path, capsys, options, kind):
+    small = tmp_path / "small.safetensors"
+    code, out, _ = call(capsys, "convert", dense, *options.split(), "-o", small)
+    assert code == 0
+    assert "layers replaced; whole model" in out
+    assert f"wrote {small}, {small.stat().st_size:,} bytes" in out
+    code, out, _ = call(capsys, "inspect", small)
+    assert code == 0
+    assert kind in out
+    assert f"{small.stat().st_size:,} bytes in {small}" in out
+    assert phnn.load(small).phnn_metadata == phnn.load(dense).phnn_metadata
+
+
+def test_a_converted_network_is_trained_on(run, dense, tmp_path, capsys):
+    small, out = tmp_path / "small.safetensors", tmp_path / "out"
+    assert call(capsys, "convert", dense, "--n", 2, "-o", small)[0] == 0
+    recipe = run.parent / "tiny.yaml"
+    argv = ["train", recipe, "--start", small, "--out", out, "--trainer.max_epochs", 1]
+    assert call(capsys, *argv)[0] == 0
+    trained = phnn.load(out / "model.safetensors")
+    assert trained.layer1[0].conv1.n == 2
+    assert trained.config["n"] is None
+
+
+@pytest.mark.parametrize(
+    ("format", "suffix", "options"),
+    [("onnx", "onnx", ""), ("torch", "pt2", "--no-fold --shape 2,3,8,8 --no-dynamic-batch")],
+)
+def test_export(run, tmp_path, capsys, format, suffix, options):
+    if format == "onnx":
+        pytest.importorskip("onnxruntime")
+    file = tmp_path / f"model.{suffix}"
+    code, out, _ = call(capsys, "export", run, "--format", format, "-o", file, *options.split())
+    assert code == 0
+    assert out.startswith(f"wrote {file}: {file.stat().st_size:,} bytes; the outputs differ")
+    assert "bytes with --no-fold" in out
+
+
 def test_tables(capsys):
     code, out, _ = call(capsys, "tables", "--format", "csv", "--only", "tab:img_img")
     assert code == 0
@@ -154,10 +209,21 @@ def test_help(argv, capsys):
         ("test {tmp}/nothing", "there is no"),
         ("predict {tmp}/nothing a.png", "there is no"),
         ("tables --format html", "html"),
+        ("convert {tmp}/nothing --n 2 -o {tmp}/x.safetensors", "there is no"),
+        ("convert {tmp}/nothing --n 2", "arguments are required: out"),
+        ("convert {dense} -o {tmp}/x.safetensors", "give n=, algebra= or budget="),
+        ("convert {dense} --n 2 --budget 0.5 -o {tmp}/x.safetensors", "leave n, terms"),
+        ("convert {dense} --algebra quaternoin -o {tmp}/x.safetensors", "quaternion"),
+        ("convert {dense} --n 2 --include fd -o {tmp}/x.safetensors", "'fd' matches none"),
+        ("convert {dense} --n 2 -o {tmp}/x.pt", "must end in .safetensors"),
+        ("inspect {tmp}/no.safetensors", "there is no file"),
+        ("export {dense} -o {tmp}/x.pt", "ends in .onnx"),
+        ("export {dense} --shape 1,x -o {tmp}/x.onnx", "with commas between them"),
+        ("export {dense} --format tflite -o {tmp}/x.onnx", "tflite"),
     ],
 )
-def test_mistakes_are_told_in_one_line(argv, message, tmp_path, capsys):
-    code, out, err = call(capsys, *argv.format(tmp=tmp_path).split())
+def test_mistakes_are_told_in_one_line(argv, message, dense, tmp_path, capsys):
+    code, out, err = call(capsys, *argv.format(tmp=tmp_path, dense=dense).split())
     assert code == cli.USER_ERROR
     assert message in err
     assert err.startswith("phnn: ")

@@ -690,6 +690,7 @@ def test_attention_converts_its_output_projection(sizes_of_inputs):
     assert small.out_proj.F.grad.any()
     folded = to_dense(small)
     assert folded.state_dict().keys() == model.state_dict().keys()
+    assert type(folded.out_proj) is type(model.out_proj)  # which quantization leaves alone
     for evaluation in (False, True):  # evaluation without gradients takes torch's fast path
         small.train(not evaluation)
         folded.train(not evaluation)

@@ -66,7 +66,7 @@ def assert_round_trips(model: nn.Module, *inputs: Any) -> None:
     copies = {"deepcopy": copy.deepcopy(model), "pickle": torch.load(buffer, weights_only=False)}
     restored = copy.deepcopy(model)
     for tensor in [*restored.parameters(), *restored.buffers()]:
-        tensor.data.fill_(math.nan)
+        tensor.data.fill_(math.nan if tensor.is_floating_point() else -1)
     restored.load_state_dict(model.state_dict())
     copies["state_dict"] = restored
     for way, other in copies.items():

@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import phnn
 from phnn.cli.models import convert, export, inspect
-from phnn.cli.training import compare, predict, tables, test, train
+from phnn.cli.training import FAILED_RUNS, compare, predict, tables, test, train
 
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser
+
+__all__ = ["FAILED_RUNS", "USER_ERROR", "main"]
 
 USER_ERROR = 2
 # which extra brings a package that a command cannot do without

@@ -17,6 +17,7 @@ from PIL import Image
 from phnn.io import load
 from phnn.models import create_model
 from phnn.models._network import Network
+from phnn.surgery.specs import LayerSpec, install_layers
 from phnn.tasks.images import CorruptImageError, preprocess, read_image
 from phnn.tasks.images.decode import Corrupt, check_corrupt
 from phnn.tasks.recipe import Tree, build_recipe, merge
@@ -95,7 +96,10 @@ def _load_checkpoint(path: Path) -> Trained:
             f"{path} is damaged, or not a checkpoint of phnn train: {error}"
         ) from error
     recipe = build_recipe(ours["recipe"])
-    learner = Classifier(create_model(**ours["config"]), recipe, ours["metadata"])
+    layers = {name: spec and LayerSpec(**spec) for name, spec in ours["layers"].items()}
+    model = install_layers(create_model(**ours["config"]), layers)
+    assert isinstance(model, Network)
+    learner = Classifier(model, recipe, ours["metadata"])
     learner.load_weights(checkpoint)
     return Trained(learner.model.eval(), ours["metadata"], ours["recipe"])
 

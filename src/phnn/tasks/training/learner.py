@@ -12,7 +12,9 @@ from torch import Tensor, nn
 from torchmetrics import Metric
 from torchmetrics.classification import MulticlassAccuracy
 
+from phnn.models import create_model
 from phnn.models._network import Network
+from phnn.surgery.specs import find_changes
 from phnn.tasks.images.seeds import derive_seed
 from phnn.tasks.recipe import Recipe
 from phnn.tasks.training.optimization import make_optimizer, make_schedule
@@ -135,8 +137,16 @@ class Learner(lightning.LightningModule):
             "scores": self.train_scores.gather(distributed=self.trainer.world_size > 1),
             "recipe": self.recipe.to_dict(),
             "config": self.model.config,
+            "layers": self._changed_layers(),
             "metadata": self.metadata,
         }
+
+    def _changed_layers(self) -> dict[str, Any]:
+        """Returns what a converted network has in other places than its config says."""
+        with torch.device("meta"):
+            plain = create_model(**self.model.config)
+        changes = find_changes(plain, self.model)
+        return {name: spec and spec.to_dict() for name, spec in changes.items()}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Takes up the scores of the unfinished epoch."""

@@ -12,14 +12,14 @@ so the nearest one is a truncated singular value decomposition of R (Van Loan an
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from phnn.algebra import Algebra
+from phnn.decompose.threads import one_thread
 
 __all__ = ["Nearest", "divisors", "errors", "nearest", "nearest_shared", "spectrum"]
 
@@ -40,21 +40,6 @@ class Nearest:
     F: Tensor
     error: float
     spectrum: Tensor
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Keeps linear algebra on one thread: its matrices are too small to share.
-
-    Threads meet after every step, and where other work keeps the cores busy they wait for each
-    other: 256 × 256 eigenvalues then took 5.7 s on two threads and 8 ms on one.
-    """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def nearest(
@@ -89,7 +74,7 @@ def nearest(
     )[0]
 
 
-@_one_thread()
+@one_thread()
 def nearest_shared(
     weights: Sequence[Tensor],
     n: int | None = None,
@@ -126,7 +111,7 @@ def nearest_shared(
     return [part.fit(basis, inverse, gram) for part, gram in zip(parts, grams, strict=True)]
 
 
-@_one_thread()
+@one_thread()
 def spectrum(weight: Tensor, n: int, groups: int = 1, transposed: bool = False) -> Tensor:
     """Singular values of the rearranged weight, n² of them in float64, largest first."""
     return _singular_values(_Rearranged(weight, groups, transposed, n=n).gram())

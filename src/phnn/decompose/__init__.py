@@ -1,0 +1,17 @@
+"""Inverting the assembly: dense weights into (A, F), algebras into (U, V, W)."""
+
+from phnn.decompose.bilinear import Bilinear, Declined, bilinear, bilinear_many
+from phnn.decompose.nearest import Nearest, divisors, errors, nearest, nearest_shared, spectrum
+
+__all__ = [
+    "Bilinear",
+    "Declined",
+    "Nearest",
+    "bilinear",
+    "bilinear_many",
+    "divisors",
+    "errors",
+    "nearest",
+    "nearest_shared",
+    "spectrum",
+]

@@ -1,0 +1,219 @@
+r"""From an algebra to the few multiplications that compute its product.
+
+An algebra of rank R is a sum of R products of one number with one number:
+
+.. math:: A[i, a, b] = \sum_{r=1}^{R} U[i, r] \, W[a, r] \, V[b, r]
+
+so a PH layer mixes its inputs with V and its filters with U, multiplies R times, and mixes the
+outputs with W. A dense layer multiplies n² times; a generic algebra needs about ⌈n³/(3n − 2)⌉: 2 or
+3 for n = 2, 5 for n = 3, 7 for n = 4, 24 for n = 8.
+
+Some tensors are limits of tensors of a smaller rank: the dual numbers, of rank 3, are the limit of
+tensors of rank 2. There the error becomes small only with terms that grow and cancel each other, so
+a rank is accepted with a small error *and* a bounded growth.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from phnn.algebra import Algebra
+from phnn.decompose import solver
+from phnn.decompose.factors import Factors
+from phnn.decompose.search import Request, Search
+from phnn.decompose.threads import one_thread
+
+__all__ = ["Bilinear", "Declined", "bilinear", "bilinear_many"]
+
+
+@dataclass(frozen=True, eq=False)
+class Bilinear:
+    r"""An algebra as R products, :math:`A[i, a, b] = \sum_r U[i, r] \, W[a, r] \, V[b, r]`.
+
+    Attributes:
+        U: Mixes the filters, (terms, R), float64 on the CPU like the others.
+        V: Mixes the inputs, (n, R).
+        W: Mixes the outputs, (n, R).
+        rank: The number of products R.
+        error: Relative Frobenius error: zero for most named algebras, of the order of 1e-16 for
+            learned ones, and never above the tolerance.
+        growth: Size of the terms, :math:`\sum_r \lVert u_r\rVert \lVert v_r\rVert \lVert w_r\rVert
+            / \lVert A\rVert`; at least 1, and about how much the rounding of each is amplified.
+        searched: Whether every smaller rank was excluded by a bound or tried in vain; False when
+            a rank was given, or when the time ended before all were tried.
+    """
+
+    U: Tensor = field(repr=False)
+    V: Tensor = field(repr=False)
+    W: Tensor = field(repr=False)
+    rank: int
+    error: float
+    growth: float
+    searched: bool
+
+
+@dataclass(frozen=True)
+class Declined:
+    """An algebra for which no decomposition was found.
+
+    Attributes:
+        reason: What was tried, and how far it went.
+    """
+
+    reason: str
+
+
+def bilinear(
+    A: Tensor | Algebra,
+    rank: int | None = None,
+    *,
+    tol: float = 1e-10,
+    bound: float = 30.0,
+    seconds: float = 60.0,
+) -> Bilinear:
+    r"""The product of an algebra in as few multiplications as can be found.
+
+    The algebras whose rank is known have exact algorithms with small rational entries:
+    split-complex 2, complex and dual 3, tessarine 6, 2×2 matrices 7, quaternion 8. So have larger
+    ones made of them, Clifford algebras, octonions and sedenions; there a solver tries to do with
+    fewer, up to n = 8. For learned algebras it searches alone. The same A gives the same result.
+
+    Args:
+        A: The algebra, (terms, n, n), a tensor or a named one.
+        rank: The number of products; the smallest that is found by default.
+        tol: Largest relative Frobenius error that is accepted. Whatever it is, an algebra of known
+            rank is given exactly, unless another rank is asked for.
+        bound: Largest growth that is accepted.
+        seconds: Processor time after which the search ends. A random algebra takes about 0.1 s for
+            n = 4 and 10 s for n = 8; n = 16 would take many minutes and is declined at once, unless
+            they are allowed.
+
+    Raises:
+        RuntimeError: No decomposition was found; the message says why.
+
+    Example:
+        >>> from phnn import algebra
+        >>> found = bilinear(algebra.quaternion)
+        >>> found.rank, found.error, round(found.growth, 6)
+        (8, 0.0, 4.0)
+        >>> A = torch.einsum("ir,ar,br->iab", found.U, found.W, found.V)
+        >>> torch.equal(A, algebra.quaternion.structure)
+        True
+    """
+    found = bilinear_many([A], rank, tol=tol, bound=bound, seconds=seconds)[0]
+    if isinstance(found, Declined):
+        raise RuntimeError(found.reason)
+    return found
+
+
+@one_thread()
+def bilinear_many(
+    algebras: Iterable[Tensor | Algebra],
+    rank: int | None = None,
+    *,
+    tol: float = 1e-10,
+    bound: float = 30.0,
+    seconds: float = 60.0,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Bilinear | Declined]:
+    """The same for many algebras, all the layers of a network, together; equal ones count once.
+
+    Args:
+        algebras: Tensors (terms, n, n), or named algebras, of any shapes.
+        rank: The number of products for all; the smallest that is found for each by default.
+        tol: Largest relative Frobenius error that is accepted.
+        bound: Largest growth that is accepted.
+        seconds: Processor time for each of the different algebras; all of them share the sum.
+        progress: Called with the number of algebras that are finished and the number of all, the
+            equal ones counted once, whenever the first changes.
+
+    Example:
+        >>> from phnn import algebra
+        >>> [found.rank for found in bilinear_many([algebra.complex, algebra.matrix(2)])]
+        [3, 7]
+    """
+    request = Request(rank, tol, bound, seconds)
+    tensors = [_structure(A) for A in algebras]
+    keys = [(A.shape, A.numpy().tobytes()) for A in tensors]
+    different = dict(zip(keys, tensors, strict=True))
+    # small matrices: faster here than on a default device, and float64 exists
+    with torch.device("cpu"):
+        searches = {key: Search(A, request) for key, A in different.items()}
+        _run(list(searches.values()), request, progress or (lambda done, total: None))
+        results = {key: _result(search) for key, search in searches.items()}
+    return [results[key] for key in keys]
+
+
+def _structure(A: Tensor | Algebra) -> Tensor:
+    """The tensor (terms, n, n) in float64 on the CPU, checked."""
+    if isinstance(A, Algebra):
+        return A.structure
+    if not isinstance(A, Tensor):
+        raise TypeError(f"an algebra is a Tensor or a phnn.algebra.Algebra, got {type(A).__name__}")
+    if A.dim() != 3 or A.shape[1] != A.shape[2] or A.numel() == 0:
+        raise ValueError(f"an algebra has shape (terms, n, n), got {tuple(A.shape)}")
+    if A.is_meta:
+        raise ValueError("the algebra is on the meta device and holds no numbers to decompose")
+    if not A.is_floating_point():
+        raise TypeError(f"the algebra must be real and floating-point, got {A.dtype}")
+    A = A.detach().to("cpu", torch.float64).contiguous()
+    if not A.isfinite().all():
+        raise ValueError("the algebra holds values that are NaN or infinite")
+    if not A.any():
+        raise ValueError(f"the algebra is zero everywhere, shape {tuple(A.shape)}")
+    return A
+
+
+def _run(searches: list[Search], request: Request, progress: Callable[[int, int], None]) -> None:
+    """Probes in rounds: one call of the solver for all that ask for the same shape and rank."""
+    deadline = time.thread_time() + request.seconds * len(searches)
+    finished = -1
+    while True:
+        groups: dict[tuple[torch.Size, int], list[Search]] = defaultdict(list)
+        for search in searches:
+            if (rank := search.probe()) is not None:
+                groups[search.core.shape, rank].append(search)
+        done = len(searches) - sum(map(len, groups.values()))
+        if done > finished:
+            finished = done
+            progress(done, len(searches))
+        if not groups or time.thread_time() > deadline:
+            return
+        # the small ones first: what the clock may cut off is the work on the large
+        (_, rank), group = min(groups.items(), key=lambda item: (item[0][0].numel(), item[0][1]))
+        _probe(group, rank, request, deadline)
+
+
+def _probe(group: list[Search], rank: int, request: Request, deadline: float) -> None:
+    """Asks the solver for one rank of several tensors of one shape."""
+    cores = torch.stack([search.core for search in group])
+    # half of tol for the fit; the rest is for what the compression to the core left out
+    fit = solver.solve(cores, rank, tol=request.tol / 2, bound=request.bound, deadline=deadline)
+    is_late = time.thread_time() > deadline
+    for index, search in enumerate(group):
+        if fit.accepted[index]:
+            search.succeed(Factors(*(factor[index] for factor in fit.factors)))
+        elif not is_late:
+            search.fail(rank, float(fit.error[index]), float(fit.growth[index]))
+
+
+def _result(search: Search) -> Bilinear | Declined:
+    found = search.found()
+    if found is None:
+        return Declined(search.reason())
+    size = search.A.norm()
+    return Bilinear(
+        U=found.U.clone(),  # the exact ones belong to a table
+        V=found.V.clone(),
+        W=found.W.clone(),
+        rank=found.rank,
+        error=float((found.tensor() - search.A).norm() / size),
+        growth=float(found.growth() / size),
+        searched=search.is_complete and search.request.rank is None,
+    )

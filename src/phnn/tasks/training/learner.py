@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,7 +28,7 @@ class NonFiniteLossError(RuntimeError):
     """The loss became infinite or not a number."""
 
 
-class Learner(lightning.LightningModule):
+class Learner(lightning.LightningModule, ABC):
     """Trains a network by a recipe; a task says what the loss and the scores are.
 
     The random numbers of a step, such as dropout's, are a function of (seed, step, process), so
@@ -62,9 +63,9 @@ class Learner(lightning.LightningModule):
         self.val_scores = Scores("val", metrics)
         self.test_scores = Scores("test", metrics)
 
+    @abstractmethod
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Returns the loss of a batch."""
-        raise NotImplementedError
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Returns the network's outputs."""

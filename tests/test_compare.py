@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 from phnn import cli, reports
+from phnn.reports.bubbles import spread_out
 from phnn.tasks import compare as comparing
 from phnn.tasks.compare import Outcome, Run, load_comparison, plan, run_all
 from phnn.tasks.recipe import build_recipe, list_comparisons
@@ -266,7 +267,7 @@ def test_energy_of_a_part_is_not_told(tmp_path):
 
 
 def test_labels_keep_their_distance():
-    moved = reports.spread_out([0.1, 0.11, 0.5, 0.97, 0.98, 0.99], 0.1)
+    moved = spread_out([0.1, 0.11, 0.5, 0.97, 0.98, 0.99], 0.1)
     assert all(b - a >= 0.1 - 1e-9 for a, b in pairwise(moved))
     assert moved[0] >= 0
     assert moved[-1] <= 1

@@ -26,8 +26,8 @@ from phnn.tasks.images import (
     preprocess,
 )
 from phnn.tasks.images.batches import DRAW_LIMIT
-from phnn.tasks.images.seeds import derive_seed
 from phnn.tasks.images.sources import ClassFolders, find_columns, open_source
+from phnn.tasks.seeds import derive_seed
 
 SIZE = 8
 

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from phnn import algebra
-from phnn.tasks.images.names import check_choices
+from phnn.tasks.names import check_choices
 from phnn.tasks.recipe import Tree, merge, read_comparison, read_recipe
 from phnn.tasks.training.folder import read_failure, read_result
 

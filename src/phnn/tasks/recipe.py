@@ -184,7 +184,7 @@ def merge(base: Mapping[str, Any], *others: Mapping[str, Any]) -> Tree:
 
 def _check(what: str, names: Iterable[str], known: Iterable[str]) -> None:
     # here: phnn.tasks.images brings Lightning, for which --help should not wait
-    from phnn.tasks.images.names import check_choices
+    from phnn.tasks.names import check_choices
 
     check_choices(what, names, known)
 

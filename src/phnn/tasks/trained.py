@@ -15,8 +15,7 @@ import yaml
 from PIL import Image
 
 from phnn.io import load
-from phnn.models import create_model
-from phnn.models._network import Network
+from phnn.models import Network, create_model
 from phnn.surgery.specs import LayerSpec, install_layers
 from phnn.tasks.images import CorruptImageError, preprocess, read_image
 from phnn.tasks.images.decode import Corrupt, check_corrupt

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from phnn.tasks.images.data import ImageSet
-from phnn.tasks.images.seeds import generator_of, permutation_of
+from phnn.tasks.seeds import generator_of, permutation_of
 
 DRAW_LIMIT = 2**31  # draws are integers below this
 

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from phnn.tasks.images.cache import cached_splits
 from phnn.tasks.images.decode import Corrupt, decode_rows
-from phnn.tasks.images.names import suggest
-from phnn.tasks.images.seeds import permutation_of
 from phnn.tasks.images.sources import KNOWN, open_source
+from phnn.tasks.names import suggest
+from phnn.tasks.seeds import permutation_of
 
 logger = logging.getLogger(__name__)
 

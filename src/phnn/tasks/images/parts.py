@@ -8,9 +8,9 @@ from typing import Protocol
 from phnn.tasks.images.batches import Batches, EpochBatches, Plan
 from phnn.tasks.images.data import ImageSet, load_images
 from phnn.tasks.images.decode import Corrupt
-from phnn.tasks.images.seeds import permutation_of
 from phnn.tasks.images.sources import KNOWN, Rows, open_source
 from phnn.tasks.images.stream import StreamBatches
+from phnn.tasks.seeds import permutation_of
 
 STREAM_TRAIN_SIZE = 160  # the paper trains on ImageNet at this size,
 STREAM_EVAL_SIZE = 224  # and tests at this one,

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 from PIL import Image
 
-from phnn.tasks.images.names import suggest
-from phnn.tasks.images.seeds import derive_seed, permutation_of
+from phnn.tasks.names import suggest
+from phnn.tasks.seeds import derive_seed, permutation_of
 
 SPLIT_NAMES = {
     "train": "train", "training": "train",

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from phnn.tasks.images.batches import EpochBatches, Plan
 from phnn.tasks.images.decode import Corrupt, CorruptImageError, check_corrupt, fit, read_or_skip
-from phnn.tasks.images.seeds import derive_seed
 from phnn.tasks.images.sources import Encoded, Rows
+from phnn.tasks.seeds import derive_seed
 
 logger = logging.getLogger(__name__)
 

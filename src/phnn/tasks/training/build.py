@@ -8,12 +8,11 @@ from pathlib import Path
 import torch
 
 from phnn.io import load
-from phnn.models import create_model
-from phnn.models._network import Network
+from phnn.models import Network, create_model
 from phnn.tasks.images import ImageData
-from phnn.tasks.images.names import check_choices
-from phnn.tasks.images.seeds import derive_seed
+from phnn.tasks.names import check_choices
 from phnn.tasks.recipe import Recipe
+from phnn.tasks.seeds import derive_seed
 from phnn.tasks.training.learner import Classifier
 
 # what a network may differ in from the one whose weights it begins with

@@ -13,11 +13,10 @@ from torch import Tensor, nn
 from torchmetrics import Metric
 from torchmetrics.classification import MulticlassAccuracy
 
-from phnn.models import create_model
-from phnn.models._network import Network
+from phnn.models import Network, create_model
 from phnn.surgery.specs import find_changes
-from phnn.tasks.images.seeds import derive_seed
 from phnn.tasks.recipe import Recipe
+from phnn.tasks.seeds import derive_seed
 from phnn.tasks.training.optimization import make_optimizer, make_schedule
 from phnn.tasks.training.scores import Scores
 

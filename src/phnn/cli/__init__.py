@@ -67,14 +67,14 @@ def _make_parser() -> ArgumentParser:
 # arguments that are not declared from the function's signature: those given by their place in spite
 # of a default or of their number, and those with a short name
 BY_HAND: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
-    "images": (("images",), {"type": Path, "nargs": "+"}),
+    "inputs": (("inputs",), {"type": Path, "nargs": "+"}),
     "comparison": (("comparison",), {"type": str, "nargs": "?"}),
     "out": (("-o", "--out"), {"type": Path}),
 }
 PLACES = {
     "recipe": "RECIPE",
     "checkpoint": "CHECKPOINT",
-    "images": "IMAGES...",
+    "inputs": "INPUTS...",
     "comparison": "[COMPARISON]",
 }
 

@@ -154,13 +154,14 @@ def _list_recordings(folder: Path, microphones: int) -> list[Recording]:
                 waves.get(microphone, folder / "data" / f"{name}_{microphone}.wav")
                 for microphone in MICROPHONES[:microphones]
             ),
-            _find_labels(folder / "labels", name),
+            find_labels(folder / "labels", name),
         )
         for name, waves in stems.items()
     ]
 
 
-def _find_labels(folder: Path, name: str) -> Path:
+def find_labels(folder: Path, name: str) -> Path:
+    """Returns where the label file of a recording is, or would be."""
     plain = folder / f"{name}.csv"
     return plain if plain.exists() else folder / f"label_{name}.csv"
 

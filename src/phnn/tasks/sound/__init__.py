@@ -1,0 +1,1 @@
+"""Sound event detection: data, features, metrics."""

@@ -1,5 +1,6 @@
 import csv
 import json
+import shlex
 import sys
 
 import numpy as np
@@ -288,8 +289,10 @@ def test_a_failed_scene_leaves_no_files(small, folder, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"rt60": 0.05}, "rt60=0.05 must be 0, for no reverberation, or between 0.12 and 10 s"),
+        ({"rt60": 0.05}, "rt60=0.05 must be 0, for no reverberation, or above 0.12 s"),
         ({"rt60": -1}, "rt60=-1 must be 0"),
+        ({"rt60": float("nan")}, "rt60=nan must be 0"),
+        ({"rt60": float("inf")}, "rt60=inf must be 0"),
         ({"reflections": -1}, "reflections=-1"),
         ({"seed": -1}, "seed=-1"),
         ({"rate": 100}, "rate=100"),
@@ -436,6 +439,14 @@ def test_synthetic_classes_differ():
     assert accuracy > 0.5  # the spectrum alone; chance is 0.07
 
 
+@pytest.mark.parametrize("label", CLASSES)
+def test_synthetic_clips_at_a_low_rate(label):
+    for seed in range(3):
+        low, high = (synthesize(label, np.random.default_rng(seed), rate) for rate in (8000, 32000))
+        assert np.isfinite(low).all()
+        assert len(low) == pytest.approx(len(high) / 4, abs=1)
+
+
 def test_synthetic_parts_differ():
     clips = SyntheticClips()
     train, dev = (clips.draw(np.random.default_rng(0), part, 8000) for part in ("train", "dev"))
@@ -468,7 +479,12 @@ def test_the_command_takes_clips(folder, tmp_path, capsys):
     argv = ("simulate", "--clips", folder, "--train", 1, "--dev", 1, *QUICK, "-o", tmp_path / "out")
     code, said, _ = call(capsys, *argv)
     assert code == 0
-    assert "their classes: hum, tap" in said
+    said = said.splitlines()[-1]
+    assert said.endswith("--data.classes '[hum,tap]'")
+    _, arguments = cli._parse(["train", "digits", *shlex.split(said)[4:]])
+    assert arguments["overrides"]["data"]["classes"] == ["hum", "tap"]
+    code, said, _ = call(capsys, *argv)
+    assert "made 0 scenes of 9 s" in said
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 from typing import Literal
 
@@ -15,7 +16,7 @@ def simulate(
     seconds: float = 60.0,
     rate: int = 32000,
     rt60: float = 0.3,
-    reflections: int = 17,
+    reflections: int | None = None,
     snr: float = 30.0,
     folds: str | None = None,
     labels: str | None = None,
@@ -40,8 +41,10 @@ def simulate(
         dev: Number of scenes for testing, from clips that training does not use.
         seconds: Length of a scene.
         rate: Samples per second; clips of another rate are converted.
-        rt60: Seconds until a sound has fallen by 60 dB; 0 for a room without walls.
-        reflections: Most walls on the way of a sound; time grows with their cube.
+        rt60: Seconds until a sound has fallen by 60 dB, by Sabine's formula; 0 for a room without
+            walls.
+        reflections: Most walls on the way of a sound; by default as many as take 35 dB from it. The
+            time for a scene grows with their cube.
         snr: Decibels from the background noise to the sounds; inf for no noise.
         folds: Folds for testing, with commas between them, when the clips have a metadata.csv with
             the columns file and fold; the last by default. Without folds, a fifth of each class.
@@ -52,6 +55,7 @@ def simulate(
     """
     from phnn.tasks.sound.classes import CLASSES
     from phnn.tasks.sound.clips import Clips, open_clips
+    from phnn.tasks.sound.rooms import count_reflections
     from phnn.tasks.sound.simulate import Simulation
     from phnn.tasks.sound.simulate import simulate as run
     from phnn.tasks.sound.synthesis import SyntheticClips
@@ -63,6 +67,7 @@ def simulate(
         if clips is None
         else open_clips(clips, folds=folds, labels=labels, stereo=stereo)
     )
+    reflections = count_reflections(rt60) if reflections is None else reflections
     simulation = Simulation(source, seed, seconds, rate, rt60, reflections, snr)
     jobs = (os.cpu_count() or 1) if jobs is None else jobs
     done = run(simulation, out, train=train, dev=dev, jobs=jobs)
@@ -70,7 +75,8 @@ def simulate(
         f"made {done.made} scenes of {seconds:g} s in {out}, {done.found} were there; "
         f"{done.size / 1e9:.2f} GB in all"
     )
+    argv = ["phnn", "train", "sednet-short", "--data.root", str(out)]
     if source.classes != CLASSES:
-        print(f"their classes: {', '.join(source.classes)}")
-    print(f"next: phnn train sednet-short --data.root {out}")
+        argv += ["--data.classes", f"[{','.join(source.classes)}]"]
+    print(f"next: {shlex.join(argv)}")
     return 0

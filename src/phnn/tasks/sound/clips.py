@@ -86,7 +86,7 @@ class FolderClips:
         """
         label = self.classes[rng.integers(len(self.classes))]
         names = self.files[part][label]
-        name = names[rng.integers(len(names))]
+        name = names[int(rng.integers(len(names)))]
         return Clip(name, label, read_clip(self.root / name, rate, self.stereo))
 
 
@@ -146,7 +146,6 @@ def read_clip(path: Path, rate: int, stereo: Stereo = "raise") -> Array:
         stereo: whether a clip of several channels is an error, or averaged.
     """
     import soundfile
-    from scipy.signal import resample_poly
 
     try:
         channels, own_rate = soundfile.read(path, dtype="float32", always_2d=True)
@@ -154,14 +153,29 @@ def read_clip(path: Path, rate: int, stereo: Stereo = "raise") -> Array:
         raise ValueError(f"{path} cannot be read: {error.error_string}") from error
     _check_channels(path, channels.shape[1], stereo)
     samples: Array = channels.mean(axis=1)
-    if own_rate != rate:
-        common = gcd(rate, own_rate)
-        samples = resample_poly(samples, rate // common, own_rate // common).astype(np.float32)
+    samples = resample(samples, own_rate, rate)
     if not np.isfinite(samples).all():
         raise ValueError(f"{path} has samples that are not numbers")
     if not samples.any():
         raise ValueError(f"{path} is silent; take it out of the folder")
     return samples
+
+
+def resample(samples: Array, rate: int, wanted: int) -> Array:
+    """Converts a signal to another rate.
+
+    Args:
+        samples: the signal.
+        rate: its samples per second.
+        wanted: those that it shall have.
+    """
+    from scipy.signal import resample_poly
+
+    if rate == wanted:
+        return samples
+    common = gcd(rate, wanted)
+    converted: Array = resample_poly(samples, wanted // common, rate // common)
+    return converted
 
 
 def _list_files(root: Path, labels: str | None) -> list[_File]:

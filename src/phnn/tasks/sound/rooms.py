@@ -7,6 +7,7 @@ axes. Their order and gains are those of AmbiX: ACN (W, Y, Z, X) and SN3D, so th
 the unit vector (x, y, z) is heard as (1, y, z, x).
 """
 
+import math
 from functools import lru_cache
 
 import numpy as np
@@ -25,6 +26,8 @@ GRID = (
     (-1.0, -0.6, -0.3, 0.0, 0.3, 0.6, 1.0),
 )
 NEAREST = 0.5  # metres; the grid goes through the microphones, where 1/r has no bound
+SPEED = 343.0  # of sound, in metres per second
+INAUDIBLE = 35.0  # decibels that walls have taken from a sound that may be left out
 CACHED = 256  # responses of about 0.3 MB
 
 
@@ -47,15 +50,35 @@ def check_reverberation(rt60: float, reflections: int) -> None:
         rt60: seconds until the sound has fallen by 60 dB; 0 for a room without walls.
         reflections: the most walls on the way of a sound.
     """
-    width, depth, height = ROOM
-    surface = 2 * (width * depth + depth * height + height * width)
-    shortest = 24 * np.log(10) * width * depth * height / (343 * surface)  # Sabine, all absorbed
-    if rt60 != 0 and not shortest < rt60 < 10:
+    if rt60 != 0 and not 0 < _absorb(rt60) < 1:
+        shortest = _absorb(1.0)  # _absorb is this over rt60
         raise ValueError(
-            f"rt60={rt60} must be 0, for no reverberation, or between {shortest:.2f} and 10 s"
+            f"rt60={rt60} must be 0, for no reverberation, or above {shortest:.2f} s, at which the "
+            "walls of the room take all"
         )
     if reflections < 0:
         raise ValueError(f"reflections={reflections} must not be negative")
+
+
+def count_reflections(rt60: float) -> int:
+    """Returns the number of walls that take 35 dB from a sound.
+
+    Args:
+        rt60: seconds until the sound has fallen by 60 dB; 0 for a room without walls.
+
+    Example:
+        >>> count_reflections(0.3), count_reflections(0.5), count_reflections(0)
+        (17, 31, 0)
+    """
+    check_reverberation(rt60, 0)
+    return math.ceil(INAUDIBLE / (-10 * math.log10(1 - _absorb(rt60)))) if rt60 else 0
+
+
+def _absorb(rt60: float) -> float:
+    """Returns the share of a sound's energy that a wall takes, by Sabine's formula."""
+    x, y, z = ROOM
+    surface = 2 * (x * y + y * z + z * x)
+    return 24 * math.log(10) * x * y * z / (SPEED * surface * rt60)
 
 
 @lru_cache(CACHED)
@@ -64,20 +87,18 @@ def impulse_response(
 ) -> Array:
     """Returns what the microphones hear of an impulse, (8, samples): A's W, Y, Z, X, then B's.
 
-    The image sources are those of pyroomacoustics. Sound that met more than `reflections` walls is
-    left out: at the default, with the absorption that gives 0.3 s, it is more than 36 dB below the
-    direct sound.
+    The image sources are those of pyroomacoustics.
 
     Args:
         place: of the source.
         rate: samples per second.
         rt60: seconds until the sound has fallen by 60 dB; 0 for a room without walls.
-        reflections: the most walls on the way of a sound.
+        reflections: the most walls on the way of a sound; see `count_reflections`.
     """
     import pyroomacoustics as pra
 
     check_reverberation(rt60, reflections)
-    absorption = pra.inverse_sabine(rt60, ROOM)[0] if rt60 else 1.0
+    absorption = _absorb(rt60) if rt60 else 1.0
     room = pra.ShoeBox(
         ROOM,
         fs=rate,
@@ -97,6 +118,7 @@ def impulse_response(
     delay = pra.constants.get("frac_delay_length") // 2
     responses = [capsule[0][delay:] for capsule in room.rir]
     longest = max(map(len, responses))
-    return np.stack(
-        [np.pad(response, (0, longest - len(response))) for response in responses]
-    ).astype(np.float32)
+    heard = np.stack([np.pad(response, (0, longest - len(response))) for response in responses])
+    heard = heard.astype(np.float32)
+    heard.flags.writeable = False  # the cache hands out one array to all
+    return heard

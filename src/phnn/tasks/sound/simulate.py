@@ -363,7 +363,7 @@ def _check_space(out: Path, needed: int) -> None:
 
 
 def _run(produce: partial[None], scenes: Sequence[tuple[Part, int]], jobs: int) -> None:
-    from tqdm import tqdm
+    from tqdm import tqdm  # type: ignore[import-untyped]
 
     bar = partial(tqdm, total=len(scenes), unit="scene", disable=not scenes)
     if jobs == 1:

@@ -13,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from phnn.tasks.sound.classes import CLASSES
-from phnn.tasks.sound.clips import PARTS, Clip, Part
+from phnn.tasks.sound.clips import PARTS, Clip, Part, resample
 
 Signal = npt.NDArray[np.float64]
+RATE = 32000
 VARIANTS = 200  # clips of each class and part
 
 
@@ -71,32 +72,34 @@ def synthesize(label: str, rng: np.random.Generator, rate: int) -> npt.NDArray[n
         >>> synthesize("Knock", np.random.default_rng(0), 32000).ndim
         1
     """
-    samples = FAMILIES[label](_Bench(rng, rate))
-    return (samples / np.abs(samples).max()).astype(np.float32)
+    samples = FAMILIES[label](_Bench(rng)).astype(np.float32)
+    samples = resample(samples, RATE, rate)  # not made at a low rate, which has no high partials
+    samples /= np.abs(samples).max()
+    return samples
 
 
 class _Bench:
     """The tools that every family works with."""
 
-    def __init__(self, rng: np.random.Generator, rate: int) -> None:
+    def __init__(self, rng: np.random.Generator) -> None:
         self.rng = rng
-        self.rate = rate
 
     def draw(self, low: float, high: float) -> float:
         """Draws a number, evenly on the scale of its logarithm."""
         return float(np.exp(self.rng.uniform(np.log(low), np.log(high))))
 
     def time(self, seconds: float) -> Signal:
-        return np.arange(round(seconds * self.rate)) / self.rate
+        return np.arange(round(seconds * RATE)) / RATE
 
     def noise(self, seconds: float, low: float, high: float) -> Signal:
         """Noise between two frequencies, of RMS 1."""
-        size = round(seconds * self.rate)
+        size = round(seconds * RATE)
         spectrum = np.fft.rfft(self.rng.standard_normal(size))
-        frequency = np.fft.rfftfreq(size, 1 / self.rate)
+        frequency = np.fft.rfftfreq(size, 1 / RATE)
         spectrum /= 1 + (low / np.maximum(frequency, 1)) ** 4 + (frequency / high) ** 4
-        filtered = np.fft.irfft(spectrum, size)
-        return filtered / filtered.std()
+        filtered: Signal = np.fft.irfft(spectrum, size)
+        filtered /= filtered.std()
+        return filtered
 
     def ring(self, frequency: float, decay: float, partials: int) -> Signal:
         """Something struck: partials that are no multiples of each other, dying away."""
@@ -104,9 +107,10 @@ class _Bench:
         rung = np.zeros_like(t)
         for number in range(partials):
             pitch = frequency * (1 + 1.6 * number * self.draw(0.8, 1.25))
-            if pitch < 0.45 * self.rate:
+            if pitch < 0.45 * RATE:
                 rung += np.sin(2 * np.pi * pitch * t) * np.exp(-t * (1 + number) / decay)
-        return rung / max(1, partials) ** 0.5
+        rung /= partials**0.5
+        return rung
 
     def burst(self, decay: float, low: float, high: float) -> Signal:
         """Noise that starts at once and dies away."""
@@ -115,7 +119,7 @@ class _Bench:
     def sweep(self, seconds: float, first: float, last: float) -> Signal:
         """A phase in radians, whose frequency glides."""
         t = self.time(seconds) / seconds
-        return np.cumsum(2 * np.pi * first * (last / first) ** t) / self.rate
+        return np.cumsum(2 * np.pi * first * (last / first) ** t) / RATE
 
     def swell(self, seconds: float) -> Signal:
         """An envelope that rises and falls."""
@@ -123,7 +127,7 @@ class _Bench:
 
     def lay(self, sounds: list[tuple[float, Signal]]) -> Signal:
         """Adds sounds, each at its own second."""
-        starts = [round(start * self.rate) for start, _ in sounds]
+        starts = [round(start * RATE) for start, _ in sounds]
         laid = np.zeros(
             max(start + len(sound) for start, (_, sound) in zip(starts, sounds, strict=True))
         )
@@ -146,7 +150,7 @@ class _Bench:
             [self.draw(300, 850), self.draw(900, 2200), self.draw(2400, 3000)]
         )
         spoken = breath * self.noise(seconds, 500, 5000)
-        for number in range(1, int(min(5000, 0.45 * self.rate) / pitch) + 1):
+        for number in range(1, int(5000 / pitch) + 1):
             nearness = np.exp(-(((number * pitch - formants) / (80 + 0.08 * formants)) ** 2))
             spoken += (0.05 + nearness.sum()) / number**0.5 * np.sin(number * phase)
         return spoken * self.swell(seconds)
@@ -262,7 +266,7 @@ def _call(bench: _Bench) -> Signal:
     def bell() -> Signal:
         t = bench.time(bench.draw(0.5, 1.0))
         tone = np.where(np.sin(2 * np.pi * rate * t) > 0, pitch, ratio * pitch)
-        phase = 2 * np.pi * np.cumsum(tone) / bench.rate
+        phase = 2 * np.pi * np.cumsum(tone) / RATE
         return np.sin(phase) + 0.3 * np.sin(3 * phase)
 
     return bench.repeat(bell, (1, 3), (1.1, 1.6))

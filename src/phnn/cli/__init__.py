@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import phnn
 from phnn.cli.models import convert, export, inspect
+from phnn.cli.sound import simulate
 from phnn.cli.training import FAILED_RUNS, compare, predict, tables, test, train
 
 if TYPE_CHECKING:
@@ -39,11 +40,12 @@ EXTRAS = dict.fromkeys(
     ],
     "train",
 ) | dict.fromkeys(["onnx", "onnxruntime", "onnxscript"], "export")
+EXTRAS |= dict.fromkeys(["pyroomacoustics", "soundfile", "tqdm"], "sound")
 
 
 COMMANDS: dict[str, Callable[..., int]] = {
     function.__name__: function
-    for function in (train, test, predict, compare, tables, convert, inspect, export)
+    for function in (train, test, predict, compare, tables, convert, inspect, export, simulate)
 }
 
 

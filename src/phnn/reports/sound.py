@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import Tensor
 
-_, FOUND, TRUE, *_ = COLOURS
+FOUND, TRUE = COLOURS[1:3]
 FLOOR = -80.0  # decibels below the largest magnitude that are drawn
 HEIGHT = 0.38  # of a bar, where a class has 1
 
@@ -30,8 +30,8 @@ def draw_events(heard: Heard) -> Figure:
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
-    present = {event.label for event in (*heard.events, *(heard.truth or ()))}
-    classes = sorted(present, reverse=True)  # the first at the top
+    events: list[Event | sound.Event] = [*heard.events, *(heard.truth or ())]
+    classes = sorted({event.label for event in events}, reverse=True)  # the first at the top
     height = 0.5 + 0.34 * max(len(classes), 2)
     figure = Figure(figsize=(9.6, 3.4 + height), layout="constrained")
     figure.suptitle(heard.file.name)

@@ -637,6 +637,7 @@ class TestData:
         with pytest.raises(ValueError, match=f"segment={segment} s must be tenths of a second"):
             open_data(root, segment=segment)
 
+    @pytest.mark.slow
     def test_made_on_the_spot(self, tmp_path, monkeypatch):
         pytest.importorskip("phnn.tasks.sound.simulate")
         monkeypatch.setenv("PHNN_CACHE", str(tmp_path))

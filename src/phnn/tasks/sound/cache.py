@@ -138,7 +138,7 @@ def _compute(
     recordings: Sequence[Recording], format: Format, options: Options, folder: Path, broken: Broken
 ) -> None:
     """Fills a folder; what it holds already, and is marked as done, is kept."""
-    from tqdm import tqdm
+    from tqdm import tqdm  # type: ignore[import-untyped]
 
     scale = options.scale(format.channels)
     blocks = -(-format.samples // (POOLED * count_hop(format.rate)))

@@ -91,7 +91,8 @@ class SoundEventScores(Metric):
 
     def _count(self, active: Tensor) -> Tensor:
         """Returns the number of active slots, (batch, frames, classes)."""
-        return active.unflatten(-1, (-1, self.overlaps)).sum(-1)
+        counts: Tensor = active.unflatten(-1, (-1, self.overlaps)).sum(-1)
+        return counts
 
     def compute(self) -> dict[str, Tensor]:
         """Returns f, er, sed, precision and recall of what has been counted."""

@@ -16,6 +16,7 @@ CAPSULES = 4  # channels of a first-order Ambisonics microphone
 BLOCK = 256  # frames at a time on a CPU: what is between the steps stays in its cache
 
 
+@torch.no_grad()
 def spectrogram(
     wave: Tensor,
     phase: bool = False,

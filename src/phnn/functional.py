@@ -57,11 +57,6 @@ class Factored(NamedTuple):
     W: Tensor
     U: Tensor | None = None
 
-    @property
-    def rank(self) -> int:
-        """The number of products R."""
-        return self.V.shape[1]
-
     def tensor(self) -> Tensor:
         """The algebra that the factors multiply out to, (terms, n, n)."""
         return _outside_autocast(_multiply_out, self.V, self.W, self.U)
@@ -170,12 +165,13 @@ def _convolve(
     if not isinstance(A, Factored):
         H = kronecker_sum(A, F, groups, transposed)
         return function(input, H, bias, groups=groups, **options)
-    dims = F.dim() - 2
-    filters = _outside_autocast(_mix_filters, F, A.U, groups)
+    V, W, U = A
+    rank, dims = V.shape[1], F.dim() - 2
+    filters = _outside_autocast(_mix_filters, F, U, groups)
     # what depends on the input runs as the convolution does, under autocast in low precision
-    mixed = _mix(input, A.V.mT, groups, dims)
-    products = function(mixed, filters, None, groups=groups * A.rank, **options)
-    output = _mix(products, A.W, groups, dims)
+    mixed = _mix(input, V.mT, groups, dims)
+    products = function(mixed, filters, None, groups=groups * rank, **options)
+    output = _mix(products, W, groups, dims)
     if bias is None:
         return output
     return output + bias.to(output.dtype).view(-1, *(1,) * dims)
@@ -185,11 +181,12 @@ def linear(input: Tensor, A: Tensor | Factored, F: Tensor, bias: Tensor | None =
     """A fully connected PH layer; see `torch.nn.functional.linear`."""
     if not isinstance(A, Factored):
         return nn.functional.linear(input, kronecker_sum(A, F), bias)
-    filters = _outside_autocast(_mix_filters, F, A.U, 1).unflatten(0, (A.rank, -1))
-    components = input.unflatten(-1, (A.V.shape[0], -1))
-    mixed = torch.einsum("br,...bc->r...c", A.V, components)
+    V, W, U = A
+    n, rank = V.shape
+    filters = _outside_autocast(_mix_filters, F, U, 1).unflatten(0, (rank, -1))
+    mixed = torch.einsum("br,...bc->r...c", V, input.unflatten(-1, (n, -1)))
     products = torch.einsum("roc,r...c->r...o", filters, mixed)
-    output = torch.einsum("ar,r...o->...ao", A.W, products).flatten(-2)
+    output = torch.einsum("ar,r...o->...ao", W, products).flatten(-2)
     return output if bias is None else output + bias.to(output.dtype)
 
 

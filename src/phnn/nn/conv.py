@@ -202,9 +202,10 @@ class PHConv2d(_PHConv):
             algebra, True starts from it.
         terms: Number of Kronecker terms, n by default; any 1 … n² keeps terms/n² of the parameters.
         rank: Limits the learned algebra to so many products, terms … n²: a forward and a backward
-            then cost rank/n² of the multiplications of a real layer, and two mixes that pay off
-            from about 128 channels on. terms is min(n, rank) by default. With an algebra and
-            `learn_algebra=True` it starts from that algebra in so many products.
+            then cost rank/n² of the multiplications of a real layer, and two mixes of the
+            components, which pay off from about 64 channels on. terms is min(n, rank) by default.
+            With an algebra and `learn_algebra=True` the layer starts from that algebra in so many
+            products.
 
     Shape:
         - Input: :math:`(N, s, h, w)` or :math:`(s, h, w)`, as torch accepts it.

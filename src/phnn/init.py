@@ -84,9 +84,8 @@ def factors_(factors: Factored) -> Factored:
     r"""Draws a learned algebra of limited rank with :math:`\lVert A \rVert_F^2 = n^2` exactly.
 
     U, V and W are random tight frames, orthogonal along their shorter axis and of nearly equal
-    norms along the longer one, so that every mix keeps the size of what it mixes and every product
-    has the same share: that is what the decomposition of a random algebra has over independent
-    entries, without a search for every new layer.
+    norms along the longer one, so that the mixes are well conditioned and every product has the
+    same share, as in a good decomposition of a random algebra, without the search for one.
 
     Args:
         factors: The tensors to fill: V and W (n, R), U (terms, R) or None.
@@ -259,7 +258,7 @@ def _write_factors(factors: Factored, values: Factored, size: Tensor | float = 1
 
 
 def _frame(like: Tensor) -> Tensor:
-    """A random tight frame, in float64 on the CPU: no other place has all of this arithmetic."""
+    """A random tight frame, in float64 on the CPU: bfloat16 has no singular values."""
     rows, columns = like.shape
     frame = torch.randn(rows, columns, dtype=torch.float64, device="cpu")
     for _ in range(20):  # the norms then differ by some per cent at most

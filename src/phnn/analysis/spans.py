@@ -33,9 +33,10 @@ from phnn.decompose.threads import one_thread
 
 __all__ = ["MATCH", "NEGLIGIBLE", "Neighbour", "basis", "distance", "neighbours"]
 
-# below this distance a learned algebra is said to be the known one; random algebras of n = 4 stay
-# above 0.3 (tests/test_analysis.py)
-MATCH = 0.05
+# Below this distance a learned algebra is said to be the known one. Noise of 1 % in A moves it by
+# about 0.01. Of 300 random algebras of n = 2, which has the fewest shapes, none came as near, but
+# 2 % came nearer than 0.05; of 15 of n = 3 none came nearer than 0.38, of 8 of n = 4 than 0.46.
+MATCH = 0.02
 # singular values and terms below this share of the largest do not count
 NEGLIGIBLE = 1e-3
 STARTS = 32
@@ -120,7 +121,8 @@ def basis(A: Tensor) -> Tensor:
     if not exact.any():
         raise ValueError(f"the algebra is zero everywhere, shape {tuple(A.shape)}")
     _, values, vectors = torch.linalg.svd(exact.flatten(1), full_matrices=False)
-    return vectors[values > NEGLIGIBLE * values[0]].unflatten(1, A.shape[1:])
+    span: Tensor = vectors[values > NEGLIGIBLE * values[0]].unflatten(1, A.shape[1:])
+    return span
 
 
 def _stack(spans: Sequence[Tensor]) -> Tensor:

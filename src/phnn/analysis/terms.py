@@ -22,7 +22,8 @@ def usage(A: Tensor, F: Tensor, groups: int = 1) -> Tensor:
     """
     blocks = F.detach().double().unflatten(0, (groups, len(A), -1)).transpose(0, 1)
     norms = A.detach().double().flatten(1).norm(dim=1) * blocks.flatten(1).norm(dim=1)
-    return (norms / norms.norm().clamp_min(torch.finfo(norms.dtype).tiny)).cpu()
+    shares: Tensor = norms / norms.norm().clamp_min(torch.finfo(norms.dtype).tiny)
+    return shares.cpu()
 
 
 def effective_terms(spectrum: Tensor) -> float:

@@ -134,7 +134,7 @@ def draw_algebras(results: Sequence[Result], out: Path) -> list[Path]:
     rows = _fill_rows(shown)
     width = max(map(_width, rows)) + BAR
     figure = Figure(figsize=(width, BLOCK * len(rows)))
-    colours = {
+    colours: dict[str, Any] = {
         "norm": Normalize(-RANGE, RANGE),
         "cmap": colormaps["RdBu_r"].with_extremes(bad="0.75"),
     }

@@ -154,8 +154,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: What follows the command's name; of the process by default.
 
     Returns:
-        0; 1 when runs of a comparison failed; 2 after an error that is the user's to mend, told in
-        one line unless the environment has PHNN_DEBUG, which shows where it happened.
+        0; 1 when runs of a comparison or claims of toy failed; 2 after an error that is
+        the user's to mend, told in one line unless the environment has PHNN_DEBUG, which shows
+        where it happened.
     """
     argv = sys.argv[1:] if argv is None else list(argv)
     if "--version" in argv[:1]:  # works without the extra, too

@@ -19,6 +19,30 @@ from phnn.algebra import quaternion
         (lambda: PHLinear(8, 8, n=2, terms=0), ValueError, "between 1 and n²=4, got terms=0"),
         (lambda: PHLinear(8, 8, n=2, terms=5), ValueError, "between 1 and n²=4, got terms=5"),
         (lambda: PHLinear(8, 8, n=2, terms=1.5), TypeError, "terms is an integer, got 1.5"),
+        (lambda: PHLinear(8, 8, n=2, rank=0), ValueError, "between 1 and n²=4, got rank=0"),
+        (lambda: PHLinear(8, 8, n=2, rank=5), ValueError, "between 1 and n²=4, got rank=5"),
+        (lambda: PHLinear(8, 8, n=2, rank=2.0), TypeError, "rank is an integer, got 2.0"),
+        (lambda: PHLinear(8, 8, n=2, rank=True), TypeError, "rank is an integer, got True"),
+        (
+            lambda: PHLinear(8, 8, n=4, terms=4, rank=3),
+            ValueError,
+            "rank=3 products cannot serve terms=4 terms; raise rank to 4, or lower terms to 3",
+        ),
+        (
+            lambda: PHLinear(8, 8, algebra=quaternion, learn_algebra=True, rank=3),
+            ValueError,
+            "rank=3 products cannot serve terms=4 terms; raise rank to 4$",
+        ),
+        (
+            lambda: PHLinear(8, 8, algebra=quaternion, learn_algebra=True, rank=5),
+            ValueError,
+            r"quaternion was not found .* rank=5 products \(.*at least 6\); phnn.decompose",
+        ),
+        (
+            lambda: PHLinear(8, 8, algebra=quaternion, rank=8),
+            ValueError,
+            "rank=8 limits an algebra that is learned, and quaternion is fixed; leave rank out, or",
+        ),
         (
             lambda: PHLinear(30, 8, n=4),
             ValueError,

@@ -27,6 +27,8 @@ LAYERS = {
     "conv": (phnn.PHConv2d(16, 32, 3, padding=1, padding_mode="circular", n=4), (2, 16, 8, 8)),
     "grouped": (phnn.PHConv2d(16, 32, 3, stride=2, groups=2, n=4), (3, 16, 9, 9)),
     "volume": (phnn.PHConv3d(8, 8, 3, n=2), (2, 8, 4, 4, 4)),
+    "rank": (phnn.PHLinear(64, 64, n=4, rank=4), (2, 64)),
+    "rank above terms": (phnn.PHConv2d(16, 16, 3, groups=2, n=4, rank=7), (2, 16, 8, 8)),
     "transposed": (phnn.PHConvTranspose2d(16, 32, 2, stride=2, n=4), (2, 16, 5, 5)),
 }
 

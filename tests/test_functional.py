@@ -75,3 +75,17 @@ def test_assembly_stays_in_float32_under_autocast():
         H = functional.kronecker_sum(A, F)
     assert H.dtype == torch.float32
     assert torch.equal(H, expected)
+
+
+@pytest.mark.parametrize("terms", [4, 7])
+def test_factored_algebras_compute_what_their_tensor_does(terms):
+    V, W = torch.randn(2, 4, 7).double()
+    U = torch.randn(terms, 7).double() if terms < 7 else None
+    algebra = functional.Factored(V, W, U)
+    F, x = torch.randn(2 * terms * 3, 2, 3, 3).double(), torch.randn(2, 16, 5, 5).double()
+    expected = functional.conv2d(x, algebra.tensor(), F, padding=1, groups=2)
+    assert_close(functional.conv2d(x, algebra, F, padding=1, groups=2), expected)
+    H = functional.kronecker_sum(algebra, F, groups=2)
+    assert_close(H, slow_kronecker_sum(algebra.tensor(), F, groups=2))
+    F, x = torch.randn(terms * 3, 2).double(), torch.randn(2, 5, 8).double()
+    assert_close(functional.linear(x, algebra, F), functional.linear(x, algebra.tensor(), F))

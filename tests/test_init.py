@@ -6,6 +6,7 @@ from torch import nn
 
 import phnn
 from phnn import algebra, init
+from phnn.functional import Factored
 from phnn.testing import assert_close, assert_variance_of_torch
 
 CHOICES = [
@@ -16,6 +17,11 @@ CHOICES = [
     {"algebra": algebra.matrix(2)},
     {"algebra": algebra.clifford(1, 1, 1)},
     {"algebra": algebra.octonion, "learn_algebra": True},
+    *[{"n": 4, "rank": rank} for rank in (1, 3, 4, 7, 16)],
+    *[{"n": n, "rank": rank} for n, rank in ((1, 1), (2, 3), (3, 5), (8, 24))],
+    *[{"n": 4, "terms": terms, "rank": rank} for terms, rank in ((2, 3), (7, 7), (7, 9))],
+    {"algebra": algebra.split_complex, "learn_algebra": True, "rank": 2},
+    {"algebra": algebra.quaternion, "learn_algebra": True, "rank": 8},
 ]
 
 
@@ -49,6 +55,32 @@ def test_a_learned_algebra_has_squared_norm_n_squared(distribution, terms, n):
         assert torch.allclose(gram, expected, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("terms", "n", "rank"), [(4, 4, 4), (4, 4, 7), (2, 4, 2), (2, 4, 3), (3, 3, 9), (8, 8, 24)]
+)
+def test_learned_factors_are_tight_frames_of_the_same_norm(terms, n, rank):
+    V, W = (torch.empty(n, rank, dtype=torch.float64) for _ in range(2))
+    U = torch.empty(terms, rank, dtype=torch.float64) if rank > terms else None
+    A = init.factors_(Factored(V, W, U)).tensor()
+    assert math.isclose(A.square().sum().item(), n * n, rel_tol=1e-12)
+    for factor in (V, W) if U is None else (U, V, W):
+        short = factor if factor.shape[0] <= factor.shape[1] else factor.T
+        gram = short @ short.T
+        assert_close(gram, gram[0, 0] * torch.eye(len(short), dtype=torch.float64))
+        norms = short.norm(dim=0)
+        assert (norms.max() / norms.min()).item() < 1.25
+
+
+def test_factors_follow_the_seed_and_no_other_dtype_or_device():
+    def draw(dtype):
+        torch.manual_seed(3)
+        return phnn.PHLinear(8, 8, n=4, rank=7, dtype=dtype)
+
+    one, other, coarse = draw(torch.float64), draw(torch.float64), draw(torch.bfloat16)
+    assert torch.equal(one.U, other.U)
+    assert torch.equal(one.V.bfloat16(), coarse.V)
+
+
 def test_unknown_distribution_and_criterion_are_named():
     with pytest.raises(ValueError, match="got 'uniform'"):
         init.algebra_(torch.empty(2, 2, 2), "uniform")
@@ -56,6 +88,8 @@ def test_unknown_distribution_and_criterion_are_named():
         init.polar_(phnn.PHLinear(4, 4, n=2), "lecun")
     with pytest.raises(ValueError, match="terms=3, n=2"):
         init.polar_(phnn.PHLinear(4, 4, n=2, terms=3))
+    with pytest.raises(ValueError, match="no layers of limited rank, got rank=2"):
+        init.authors_(phnn.PHLinear(4, 4, n=2, rank=2))
 
 
 def test_authors_start_has_the_widths_that_were_published():
@@ -101,7 +135,9 @@ def test_polar_start_has_a_chi_modulus_and_uniform_direction(a, criterion, fans)
     assert not layer.bias.any()
 
 
-@pytest.mark.parametrize("choice", [{"n": 4}, {"algebra": algebra.quaternion}], ids=name)
+@pytest.mark.parametrize(
+    "choice", [{"n": 4}, {"algebra": algebra.quaternion}, {"n": 4, "rank": 7}], ids=name
+)
 def test_zero_start_makes_a_branch_vanish_and_still_learn(choice):
     layer = phnn.PHConv2d(8, 8, 3, **choice)
     init.zero_(layer)
@@ -113,7 +149,11 @@ def test_zero_start_makes_a_branch_vanish_and_still_learn(choice):
 
 @pytest.mark.parametrize(
     "choice",
-    [{"n": 4}, {"n": 2, "terms": 3}]
+    [{"n": 4}, {"n": 2, "terms": 3}, {"n": 4, "rank": 4}, {"n": 4, "rank": 7}]
+    + [
+        {"algebra": algebra.get(a), "learn_algebra": True, "rank": rank}
+        for a, rank in (("split_complex", 2), ("complex", 3))
+    ]
     + [{"algebra": algebra.get(a)} for a in ("complex", "quaternion", "matrix(2)", "cyclic(4)")],
     ids=name,
 )
@@ -131,3 +171,5 @@ def test_identity_start_needs_a_unit():
     nilpotent = algebra.Algebra("nilpotent", [[[0, 0], [0, 0]], [[0, 0], [1, 0]]])
     with pytest.raises(ValueError, match="nilpotent has no unit"):
         init.identity_(phnn.PHLinear(4, 4, algebra=nilpotent))
+    with pytest.raises(ValueError, match="rank=3 products give no identity of n=4; it needs"):
+        init.identity_(phnn.PHLinear(8, 8, n=4, rank=3))

@@ -132,7 +132,9 @@ class TestOwnModels:
 
 
 class TestZoo:
-    @pytest.mark.parametrize("variant", [{}, {"n": 4}, {"algebra": "quaternion"}])
+    @pytest.mark.parametrize(
+        "variant", [{}, {"n": 4}, {"algebra": "quaternion"}, {"n": 4, "rank": 7}]
+    )
     def test_a_file_is_enough(self, tmp_path, variant):
         model = create_model("resnet20", num_classes=7, **variant).eval()
         loaded = load(save(model, tmp_path / "m.safetensors", metadata=METADATA))
@@ -223,6 +225,18 @@ class TestConverted:
         x = torch.randn(3, 8)
         assert torch.equal(loaded(x), converted(x))
         assert len(list(loaded.parameters())) == len(list(converted.parameters()))
+
+    def test_layers_of_limited_rank(self, tmp_path):
+        started = {"algebra": phnn.algebra.complex, "learn_algebra": True, "rank": 3}
+        model = nn.Sequential(phnn.PHLinear(8, 8, n=4, rank=7), phnn.PHLinear(8, 4, **started))
+        path = save(model, tmp_path / "m.safetensors")
+        loaded = load(path, model=lambda: nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4)))
+        assert same(loaded, model)
+        assert repr(loaded) == repr(model.eval())
+        assert [layer.kind for layer in inspect(path).layers] == [
+            "PHLinear n=4 rank=7",
+            "PHLinear complex rank=3 learned",
+        ]
 
     def test_what_was_shared_is_shared_again(self, tmp_path):
         path = save(convert(Dense(), n=4, share_algebra=True), tmp_path / "m.safetensors")
@@ -341,6 +355,7 @@ class TestConverted:
         described = json.loads((tmp_path / "config.json").read_text())
         assert described["layers"]["layer1.0.conv1"] == {
             "kind": "PHConv2d", "n": 4, "terms": 4, "algebra": None, "learn_algebra": True,
+            "rank": None,
         }  # fmt: skip
         assert "2 layers are those that `config.json` lists" in (tmp_path / "README.md").read_text()
 

@@ -1,5 +1,6 @@
 """The conformance suite: what every PH layer must do."""
 
+import math
 import shutil
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.func import functional_call, stack_module_state
+from torch.utils.flop_counter import FlopCounterMode
 
 import phnn
 from phnn import algebra
@@ -21,7 +23,7 @@ from phnn.testing import (
 )
 
 sys.path.insert(0, str(Path(__file__).parent))
-from twins import slow_layer
+from twins import slow_algebra, slow_layer
 
 CONVS = [phnn.PHConv1d, phnn.PHConv2d, phnn.PHConv3d]
 TRANSPOSED = [phnn.PHConvTranspose1d, phnn.PHConvTranspose2d, phnn.PHConvTranspose3d]
@@ -32,7 +34,12 @@ CHOICES = {
     "fixed": {"algebra": algebra.quaternion},
     "started": {"algebra": algebra.complex, "learn_algebra": True},
     "real": {"n": 1},
+    "rank": {"n": 4, "rank": 4},
+    "rank above terms": {"n": 4, "rank": 7},
+    "rank below n": {"n": 4, "rank": 3, "terms": 2},
+    "rank started": {"algebra": algebra.complex, "learn_algebra": True, "rank": 3},
 }
+LIMITED = [name for name in CHOICES if name.startswith("rank")]
 
 
 def make(cls, inputs=8, outputs=16, **options):
@@ -51,6 +58,10 @@ def draw(layer, batch=(2,), size=6, dtype=torch.float32):
 
 every_layer = pytest.mark.parametrize("cls", LAYERS, ids=lambda cls: cls.__name__)
 every_choice = pytest.mark.parametrize("choice", CHOICES.values(), ids=CHOICES.keys())
+# what does not depend on the choice otherwise: once assembled, once as products
+either_form = pytest.mark.parametrize(
+    "choice", [{"n": 4}, {"n": 4, "rank": 7}], ids=["assembled", "products"]
+)
 
 
 @every_layer
@@ -65,10 +76,19 @@ def test_equals_the_slow_twin(cls, choice):
 @every_choice
 def test_state_keys_and_shapes(cls, choice):
     layer = make(cls, **choice)
-    n, terms = layer.n, layer.terms
-    assert set(layer.state_dict()) == {"A", "F", "bias"}
+    n, terms, rank = layer.n, layer.terms, layer.rank
+    if rank is None:
+        algebra_shapes = {"A": (terms, n, n)}
+    else:
+        algebra_shapes = {"V": (n, rank), "W": (n, rank)}
+        if rank > terms:
+            algebra_shapes["U"] = (terms, rank)
+    assert set(layer.state_dict()) == {*algebra_shapes, "F", "bias"}
+    assert set(layer.algebra_names) == set(algebra_shapes)
+    for name, shape in algebra_shapes.items():
+        assert layer.state_dict()[name].shape == shape
     learned = {name for name, _ in layer.named_parameters()}
-    assert learned == ({"A", "F", "bias"} if layer.learns_algebra else {"F", "bias"})
+    assert learned == {"F", "bias", *(algebra_shapes if layer.learns_algebra else {})}
     assert layer.A.shape == (terms, n, n)
     dense = layer.to_dense()
     rows, columns, *kernel = dense.weight.shape
@@ -83,6 +103,9 @@ def test_keys_without_bias(cls):
     assert set(layer.state_dict()) == {"A", "F"}
     assert layer.bias is None
     assert_equals_dense(layer, draw(layer))
+    limited = make(cls, n=2, rank=2, bias=False)
+    assert set(limited.state_dict()) == {"V", "W", "F"}
+    assert_equals_dense(limited, draw(limited))
 
 
 @every_layer
@@ -96,8 +119,9 @@ def test_copies_and_every_parameter_learns(cls, choice):
 
 
 @every_layer
-def test_the_bias_is_applied(cls):
-    layer = make(cls, n=2)
+@either_form
+def test_the_bias_is_applied(cls, choice):
+    layer = make(cls, **choice)
     x = draw(layer)
     before = layer(x)
     with torch.no_grad():
@@ -106,8 +130,9 @@ def test_the_bias_is_applied(cls):
 
 
 @every_layer
-def test_unbatched_input_and_extra_axes(cls):
-    layer = make(cls, n=2)
+@either_form
+def test_unbatched_input_and_extra_axes(cls, choice):
+    layer = make(cls, **choice)
     x = draw(layer)
     assert_close(layer(x[0]), layer(x)[0])
     if cls is phnn.PHLinear:
@@ -116,21 +141,24 @@ def test_unbatched_input_and_extra_axes(cls):
 
 
 @every_layer
-def test_an_empty_batch_passes(cls):
-    layer = make(cls, n=2)
+@either_form
+def test_an_empty_batch_passes(cls, choice):
+    layer = make(cls, **choice)
     assert layer(draw(layer, batch=(0,))).shape[0] == 0
 
 
 @every_layer
-@pytest.mark.parametrize("choice", ["learned", "fixed"])
+@pytest.mark.parametrize("choice", ["learned", "fixed", *LIMITED])
 def test_meta_device_then_empty_then_reset(cls, choice):
     layer = make(cls, device="meta", **CHOICES[choice])
     assert all(tensor.is_meta for tensor in layer.state_dict().values())
     layer = layer.to_empty(device="cpu")
-    layer.A.data.fill_(7)
+    for tensor in layer.state_dict().values():
+        tensor.fill_(7)
     layer.reset_parameters()
-    if choice == "fixed":
-        assert torch.equal(layer.A.double(), algebra.quaternion.structure)
+    assert not any((tensor == 7).any() for tensor in layer.state_dict().values())
+    if choice in ("fixed", "rank started"):
+        assert_close(layer.A, layer.algebra.structure)
     x = draw(layer)
     assert layer(x).isfinite().all()
     assert_round_trips(layer, x)
@@ -140,7 +168,7 @@ def test_meta_device_then_empty_then_reset(cls, choice):
 
 
 @every_layer
-@pytest.mark.parametrize("choice", ["learned", "terms", "fixed"])
+@pytest.mark.parametrize("choice", ["learned", "terms", "fixed", *LIMITED])
 def test_gradients_in_float64(cls, choice):
     layer = make(cls, inputs=4, outputs=4, dtype=torch.float64, **CHOICES[choice])
     x = draw(layer, batch=(1,), size=3, dtype=torch.float64).requires_grad_()
@@ -153,11 +181,12 @@ def test_gradients_in_float64(cls, choice):
 
 
 @every_layer
-def test_low_precision_and_autocast(cls):
-    layer = make(cls, n=4)
+@either_form
+def test_low_precision_and_autocast(cls, choice):
+    layer = make(cls, **choice)
     x = draw(layer)
     expected = layer(x)
-    low = make(cls, n=4, dtype=torch.bfloat16)
+    low = make(cls, dtype=torch.bfloat16, **choice)
     low.load_state_dict(layer.state_dict())
     assert low.A.dtype == low.F.dtype == torch.bfloat16
     output = low(x.bfloat16())
@@ -168,13 +197,16 @@ def test_low_precision_and_autocast(cls):
         output, folded = layer(x), dense(x)
         assert layer.weight.dtype == torch.float32
     assert output.dtype == torch.bfloat16
-    # assembled in float32 and rounded once, exactly as the folded layer's weight is
-    assert torch.equal(output, folded)
+    if layer.rank is None:
+        # assembled in float32 and rounded once, exactly as the folded layer's weight is
+        assert torch.equal(output, folded)
+    assert_close(output.float(), expected, tolerance=4e-2)
 
 
 @pytest.mark.parametrize("cls", [phnn.PHConv2d, phnn.PHConvTranspose2d, phnn.PHConv3d])
-def test_channels_last_in_and_out(cls):
-    layer = make(cls, n=4)
+@either_form
+def test_channels_last_in_and_out(cls, choice):
+    layer = make(cls, **choice)
     x = draw(layer)
     expected = layer(x)
     last = torch.channels_last if layer.dims == 2 else torch.channels_last_3d
@@ -185,7 +217,7 @@ def test_channels_last_in_and_out(cls):
 
 
 @every_layer
-@pytest.mark.parametrize("choice", ["learned", "fixed"])
+@pytest.mark.parametrize("choice", ["learned", "fixed", "rank", "rank above terms"])
 def test_exports_without_a_trace_of_autocast(cls, choice):
     layer = make(cls, **CHOICES[choice]).eval()
     x = draw(layer)
@@ -195,30 +227,36 @@ def test_exports_without_a_trace_of_autocast(cls, choice):
 
 
 @every_layer
-def test_exports_with_a_dynamic_batch(cls):
-    layer = make(cls, n=2).eval()
+@either_form
+def test_exports_with_a_dynamic_batch(cls, choice):
+    layer = make(cls, **choice).eval()
     batch = torch.export.Dim("batch", min=1, max=64)
     program = torch.export.export(layer, (draw(layer),), dynamic_shapes=({0: batch},))
     x = draw(layer, batch=(5,))
     assert_close(program.module()(x), layer(x))
 
 
-@every_layer
-def test_compiles_whole(cls):
-    layer = make(cls, n=4)
+@pytest.mark.parametrize(
+    ("cls", "choice"),
+    [(cls, "learned") for cls in LAYERS]
+    + [(cls, "rank above terms") for cls in (phnn.PHLinear, phnn.PHConv2d, phnn.PHConvTranspose1d)],
+)
+def test_compiles_whole(cls, choice):
+    layer = make(cls, **CHOICES[choice])
     x = draw(layer)
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
     assert_close(compiled(x), layer(x))
     compiled(x).sum().backward()
-    assert layer.A.grad is not None
+    assert all(parameter.grad is not None for parameter in layer.parameters())
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")  # inductor's own
 @pytest.mark.parametrize("cls", [phnn.PHLinear, phnn.PHConv2d, phnn.PHConvTranspose2d])
-def test_compiles_with_inductor(cls):
-    layer = make(cls, n=4)
+@either_form
+def test_compiles_with_inductor(cls, choice):
+    layer = make(cls, **choice)
     x = draw(layer)
     compiled = torch.compile(layer, fullgraph=True)
     assert_close(compiled(x), layer(x))
@@ -227,11 +265,12 @@ def test_compiles_with_inductor(cls):
 
 
 @every_layer
-def test_vmap_over_an_ensemble(cls):
-    ensemble = [make(cls, n=2) for _ in range(3)]
+@either_form
+def test_vmap_over_an_ensemble(cls, choice):
+    ensemble = [make(cls, **choice) for _ in range(3)]
     parameters, buffers = stack_module_state(ensemble)
     x = draw(ensemble[0])
-    template = make(cls, n=2, device="meta")
+    template = make(cls, device="meta", **choice)
 
     def call(parameters, buffers):
         return functional_call(template, (parameters, buffers), (x,))
@@ -242,8 +281,9 @@ def test_vmap_over_an_ensemble(cls):
 
 
 @every_layer
-def test_writes_to_the_weight_vanish(cls):
-    layer = make(cls, n=2)
+@either_form
+def test_writes_to_the_weight_vanish(cls, choice):
+    layer = make(cls, **choice)
     x = draw(layer)
     before = layer(x)
     with torch.no_grad():
@@ -253,6 +293,71 @@ def test_writes_to_the_weight_vanish(cls):
         layer.weight = torch.zeros_like(layer.weight)
     with pytest.raises((AttributeError, KeyError)):
         layer.weight = nn.Parameter(torch.zeros_like(layer.weight))
+
+
+@every_layer
+@pytest.mark.parametrize("choice", LIMITED)
+def test_a_layer_with_a_rank_multiplies_its_factors_out(cls, choice):
+    layer = make(cls, dtype=torch.float64, **CHOICES[choice])
+    assert_close(layer.A, slow_algebra(layer), tolerance=1e-14)
+    before = layer(x := draw(layer, dtype=torch.float64))
+    with torch.no_grad():
+        layer.A.zero_()  # vanishes, as a write to the weight does
+    assert torch.equal(layer(x), before)
+    with pytest.raises(KeyError, match="attribute 'A' already exists"):
+        layer.A = nn.Parameter(torch.zeros_like(layer.A))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(layer.A, layer.factors.tensor())
+        assert layer.A.dtype == torch.float64
+
+
+def test_as_many_products_as_terms_start_in_another_basis_of_the_algebra():
+    """The split-complex numbers are two copies of the reals; F is drawn for these."""
+    started = {"algebra": algebra.split_complex, "learn_algebra": True, "rank": 2}
+    layer = phnn.PHLinear(4, 4, dtype=torch.float64, **started)
+    assert set(layer.state_dict()) == {"V", "W", "F", "bias"}
+    both = torch.cat([layer.A.flatten(1), algebra.split_complex.structure.flatten(1)])
+    assert torch.linalg.matrix_rank(both) == 2
+
+
+class Multiplications(FlopCounterMode):
+    """Counts every multiplication once; torch's own count of a backward forgets the groups."""
+
+    def __init__(self):
+        super().__init__(display=False, custom_mapping={torch.ops.aten.convolution_backward: _back})
+
+    def count(self):
+        return self.get_total_flops() / 2
+
+
+def _back(gradient, x, weight, *options, **_):
+    transposed, mask = options[-4], options[-1]
+    space = x[2:] if transposed else gradient[2:]
+    return sum(mask[:2]) * 2 * x[0] * math.prod(weight) * math.prod(space)
+
+
+@pytest.mark.parametrize("rank", [4, 7])
+def test_forward_and_backward_cost_rank_by_n_squared(rank):
+    n, channels, size = 4, 64, 8
+    counts = {}
+    for name, layer in {
+        "dense": nn.Conv2d(channels, channels, 3, padding=1, bias=False),
+        "rank": phnn.PHConv2d(channels, channels, 3, padding=1, bias=False, n=n, rank=rank),
+    }.items():
+        x = torch.randn(2, channels, size, size, requires_grad=True)
+        with Multiplications() as forward:
+            y = layer(x)
+        with Multiplications() as backward:
+            y.sum().backward()
+        counts[name] = forward.count(), backward.count()
+    positions = 2 * size**2
+    assert counts["dense"] == (positions * 9 * channels**2, 2 * positions * 9 * channels**2)
+    convolution = positions * 9 * channels**2 * rank / n**2
+    mixes = 2 * positions * channels * rank  # n → rank of every channel, and back
+    filters = 9 * channels**2 / n**2 * rank * n if rank > n else 0
+    assert counts["rank"][0] == convolution + mixes + filters
+    assert counts["rank"][1] == 2 * counts["rank"][0]
+    assert sum(counts["rank"]) / sum(counts["dense"]) < 1.2 * rank / n**2
 
 
 def test_repr_shows_the_algebra():
@@ -270,6 +375,9 @@ def test_repr_shows_the_algebra():
     assert repr(started) == (
         "PHConvTranspose1d(8, 8, kernel_size=(3,), stride=(2,), output_padding=(1,), "
         "algebra=dual, learn_algebra=True)"
+    )
+    assert repr(phnn.PHLinear(8, 16, n=4, rank=3)) == (
+        "PHLinear(in_features=8, out_features=16, bias=True, n=4, terms=3, rank=3)"
     )
 
 
@@ -327,10 +435,12 @@ def test_terms_of_n_squared_represent_any_weight():
 @pytest.mark.parametrize("padding_mode", ["zeros", "reflect", "replicate", "circular"])
 @pytest.mark.parametrize("padding", [0, 2, "same", "valid"])
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
-def test_padding_modes_equal_torch(cls, padding_mode, padding):
-    layer = cls(4, 8, 3, padding=padding, dilation=2, padding_mode=padding_mode, n=2)
+@pytest.mark.parametrize("rank", [None, 3])
+def test_padding_modes_equal_torch(cls, padding_mode, padding, rank):
+    options = {"padding": padding, "padding_mode": padding_mode, "n": 2, "rank": rank}
+    layer = cls(4, 8, 3, dilation=2, **options)
     assert_equals_dense(layer, draw(layer))
-    even = cls(4, 8, 2, padding=padding, padding_mode=padding_mode, n=2)
+    even = cls(4, 8, 2, **options)
     assert_equals_dense(even, draw(even))
 
 
@@ -349,7 +459,8 @@ def convolutions(draw):
         "groups": groups,
         "bias": draw(st.booleans()),
         "n": n,
-        "terms": draw(st.integers(1, n * n)),
+        "terms": (terms := draw(st.integers(1, n * n))),
+        "rank": draw(st.none() | st.integers(terms, n * n)),
     }
     if cls in TRANSPOSED:
         options["output_padding"] = draw(st.integers(0, max(stride, dilation) - 1))
@@ -377,7 +488,8 @@ def test_drawn_convolutions_equal_slow_twin_and_torch(convolution, size, batched
 @settings(max_examples=30, deadline=None)
 def test_drawn_linear_layers_equal_slow_twin(n, rows, columns, data):
     terms = data.draw(st.integers(1, n * n))
-    layer = phnn.PHLinear(n * columns, n * rows, n=n, terms=terms, dtype=torch.float64)
+    rank = data.draw(st.none() | st.integers(terms, n * n))
+    layer = phnn.PHLinear(n * columns, n * rows, n=n, terms=terms, rank=rank, dtype=torch.float64)
     x = draw(layer, dtype=torch.float64)
     assert_close(layer(x), slow_layer(layer, x), tolerance=1e-12)
     assert_equals_dense(layer, x)
@@ -385,7 +497,7 @@ def test_drawn_linear_layers_equal_slow_twin(n, rows, columns, data):
 
 @pytest.mark.parametrize("cls", TRANSPOSED, ids=lambda cls: cls.__name__)
 def test_output_size_chooses_among_the_open_sizes(cls):
-    layer = cls(4, 4, 3, stride=2, padding=1, n=2)
+    layer = cls(4, 4, 3, stride=2, padding=1, n=2, rank=3)
     dense = layer.to_dense()
     x = draw(layer)
     for size in (11, 12):

@@ -16,6 +16,8 @@ from torch import nn
 from phnn import algebra
 from phnn.models import VGG, Network, ResNet, SEDnet, create_model, list_models
 from phnn.nn import PHConv2d, PHLinear
+from phnn.surgery import to_dense
+from phnn.testing import assert_close, assert_every_parameter_learns
 
 ORACLE = Path(__file__).parent / "data" / "params.csv"
 VERSIONS: dict[str, dict[str, Any]] = {
@@ -279,6 +281,25 @@ def test_terms_reach_the_layers() -> None:
     assert {m.terms for m in model.modules() if isinstance(m, PHConv2d)} == {2}
 
 
+@pytest.mark.parametrize("name", ["resnet20", "vgg11", "sednet"])
+def test_rank_reaches_the_layers(name: str) -> None:
+    with torch.device("meta"):
+        model = create_model(name, n=4, rank=4)
+        again = create_model(**model.config)
+    layers = [m for m in again.modules() if isinstance(m, PHConv2d | PHLinear)]
+    assert {(m.rank, m.terms) for m in layers} == {(4, 4)}
+    assert any(isinstance(m, PHLinear) for m in layers) == (name == "vgg11")
+    assert not any(key.endswith(".A") for key in again.state_dict())
+
+
+def test_a_network_of_limited_rank_learns_and_folds() -> None:
+    model = create_model("vgg16", n=4, rank=4, width_multiplier=1 / 8)
+    input = torch.rand(2, 3, 32, 32)
+    assert_every_parameter_learns(model, input)
+    model.eval()
+    assert_close(to_dense(model)(input), model(input))
+
+
 def test_authors_init() -> None:
     torch.manual_seed(0)
     conv = VGG(11, init="authors").features[1]
@@ -334,6 +355,9 @@ def test_init_on_meta(init: str, version: dict[str, Any]) -> None:
         ("resnet18", {"init": "author"}, ValueError, r"init='author'.* did you mean authors\?"),
         ("resnet18", {"init": "polar"}, ValueError, r"give n= or algebra="),
         ("resnet18", {"terms": 2}, ValueError, r"terms=2.* give n= as well"),
+        ("resnet18", {"rank": 2}, ValueError, r"rank=2.* give n= as well"),
+        ("resnet18", {"algebra": "quaternion", "rank": 8}, ValueError, r"quaternion is fixed"),
+        ("resnet18", {"n": 4, "rank": 4, "init": "authors"}, ValueError, r"got rank=4"),
         ("resnet18", {"n": 0}, ValueError, r"n=0 must be an integer of at least 1"),
         ("resnet18", {"n": 2, "algebra": "quaternion"}, ValueError, r"quaternion has n=4"),
         ("resnet18", {"algebra": "quaternoin"}, ValueError, r"did you mean quaternion"),

@@ -52,6 +52,13 @@ def test_frozen_parameters_and_empty_groups_are_left_out():
     assert [group["name"] for group in phnn.param_groups(layer)] == ["weight", "vector"]
 
 
+def test_the_factors_of_an_algebra_are_its_group():
+    layer = phnn.PHLinear(8, 8, n=4, rank=7)
+    options = {group["name"]: group["params"] for group in phnn.param_groups(layer)}
+    assert [id(p) for p in options["algebra"]] == [id(p) for p in (layer.U, layer.V, layer.W)]
+    assert [id(p) for p in options["weight"]] == [id(layer.F)]
+
+
 def authors_conv(x, A, F):
     """The textbook forward: one Kronecker product per term, no bias."""
     n, out, inn = F.shape[:3]

@@ -44,6 +44,12 @@ def shapes(model):
     [
         (PHLinear(8, 8, n=4), "PHLinear n=4"),
         (PHLinear(8, 8, n=4, terms=7), "PHLinear n=4 terms=7"),
+        (PHLinear(8, 8, n=4, rank=7), "PHLinear n=4 rank=7"),
+        (PHConv2d(8, 8, 1, n=4, rank=3), "PHConv2d n=4 terms=3 rank=3"),
+        (
+            PHLinear(4, 4, algebra=algebra.complex, learn_algebra=True, rank=3),
+            "PHLinear complex rank=3 learned",
+        ),
         (PHConv2d(8, 8, 1, algebra=algebra.quaternion), "PHConv2d quaternion"),
         (PHLinear(4, 4, algebra=algebra.dual, learn_algebra=True), "PHLinear dual learned"),
         (PHLinear(8, 8, algebra=algebra.clifford(2)), "PHLinear clifford(2, 0, 0)"),

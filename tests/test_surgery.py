@@ -823,6 +823,19 @@ def test_folding_gives_back_the_keys_the_types_and_the_outputs():
     assert torch.equal(small(x), folded(x))
 
 
+def test_folding_shares_the_weight_where_all_factors_are_shared():
+    model = nn.Sequential(*(PHLinear(8, 8, n=4, rank=7) for _ in range(3)))
+    for name in "UVWF":
+        setattr(model[1], name, getattr(model[0], name))
+    for name in "UVF":
+        setattr(model[2], name, getattr(model[0], name))
+    x = torch.randn(2, 8)
+    folded = to_dense(model)
+    assert folded[0].weight is folded[1].weight
+    assert folded[0].weight is not folded[2].weight
+    assert_close(folded(x), model(x))
+
+
 def test_folding_a_model_without_ph_layers_copies_it():
     model = small_network()
     folded = to_dense(model)

@@ -28,9 +28,26 @@ def slow_kronecker_sum(A, F, groups=1, transposed=False):
     return H
 
 
+def slow_algebra(layer):
+    """A[i, a, b] = Σ_r U[i, r] W[a, r] V[b, r] entry by entry, where the layer has a rank."""
+    if layer.rank is None:
+        return layer.A
+    n, terms, rank = layer.n, layer.terms, layer.rank
+    V, W = layer.V.tolist(), layer.W.tolist()
+    U = torch.eye(terms).tolist() if layer.U is None else layer.U.tolist()
+    A = [
+        [
+            [sum(U[i][r] * W[a][r] * V[b][r] for r in range(rank)) for b in range(n)]
+            for a in range(n)
+        ]
+        for i in range(terms)
+    ]
+    return torch.tensor(A, dtype=layer.F.dtype)
+
+
 def slow_layer(layer, x):
     """y_a = Σ_i Σ_b A[i, a, b] (F_i ∗ x_b) + bias_a, one component pair at a time."""
-    n, terms, groups = layer.n, layer.terms, layer.groups
+    n, terms, groups, A = layer.n, layer.terms, layer.groups, slow_algebra(layer)
     blocks = layer.F.unflatten(0, (groups, terms, -1))
     if isinstance(layer, _linear()):
         axis, convolve = -1, nn.functional.linear
@@ -47,7 +64,7 @@ def slow_layer(layer, x):
             y = 0
             for i in range(terms):
                 for b in range(n):
-                    y = y + layer.A[i, a, b] * convolve(components[b], blocks[g, i])
+                    y = y + A[i, a, b] * convolve(components[b], blocks[g, i])
             outputs.append(y)
     y = torch.cat(outputs, axis)
     if layer.bias is None:

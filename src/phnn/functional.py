@@ -6,17 +6,23 @@ Every function computes the same equation, with input components :math:`x_b`, ou
 .. math:: y_a = \sum_i \sum_b A[i, a, b] \cdot (F_i * x_b) + \mathrm{bias}_a
 
 The names and the order of the arguments are those of `torch.nn.functional`, with the pair `A, F` in
-the place of the weight.
+the place of the weight. A tensor A is assembled with F into the weight; an A that is `Factored`
+into R products is computed with R multiplications in the place of n²:
+
+.. math:: y_a = \sum_r W[a, r] \cdot \Bigl( \bigl(\textstyle\sum_i U[i, r] \, F_i\bigr) *
+    \bigl(\sum_b V[b, r] \, x_b\bigr) \Bigr) + \mathrm{bias}_a
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 __all__ = [
+    "Factored",
     "conv1d",
     "conv2d",
     "conv3d",
@@ -30,7 +36,35 @@ __all__ = [
 Size = int | Sequence[int]
 
 
-def kronecker_sum(A: Tensor, F: Tensor, groups: int = 1, transposed: bool = False) -> Tensor:
+class Factored(NamedTuple):
+    r"""An algebra as R products, :math:`A[i, a, b] = \sum_r U[i, r] \, W[a, r] \, V[b, r]`.
+
+    Attributes:
+        V: Mixes the input components, (n, R).
+        W: Mixes the output components, (n, R).
+        U: Mixes the filters, (terms, R); without it each product has its own,
+            :math:`A_r = w_r v_r^\top`.
+
+    Example:
+        >>> sum_and_difference = torch.tensor([[1.0, 1.0], [1.0, -1.0]])
+        >>> split_complex = Factored(sum_and_difference, sum_and_difference / 2, sum_and_difference)
+        >>> split_complex.tensor()[1]
+        tensor([[0., 1.],
+                [1., 0.]])
+    """
+
+    V: Tensor
+    W: Tensor
+    U: Tensor | None = None
+
+    def tensor(self) -> Tensor:
+        """The algebra that the factors multiply out to, (terms, n, n)."""
+        return _outside_autocast(_multiply_out, self.V, self.W, self.U)
+
+
+def kronecker_sum(
+    A: Tensor | Factored, F: Tensor, groups: int = 1, transposed: bool = False
+) -> Tensor:
     r"""The weight :math:`H = \sum_i A_i \otimes F_i` of a PH layer, by one small matrix product.
 
     With `blocks = F.unflatten(0, (groups, terms, -1))`:
@@ -41,7 +75,8 @@ def kronecker_sum(A: Tensor, F: Tensor, groups: int = 1, transposed: bool = Fals
         \quad\text{(transposed)}
 
     Args:
-        A: The algebra, `A[i]` is "multiply from the left by basis element i".
+        A: The algebra, a tensor or `Factored`; `A[i]` is "multiply from the left by basis element
+            i".
         F: The filters, the Kronecker terms stacked along the first axis.
         groups: Groups of a grouped convolution; one A serves all of them.
         transposed: Whether the weight is for a transposed convolution, (in, out/groups, *k).
@@ -57,19 +92,15 @@ def kronecker_sum(A: Tensor, F: Tensor, groups: int = 1, transposed: bool = Fals
         >>> torch.allclose(kronecker_sum(A, F), H)
         True
     """
+    if isinstance(A, Factored):
+        A = A.tensor()
     terms = A.shape[0]
     if F.shape[0] % (groups * terms):
         raise ValueError(
             f"the first axis of F holds groups · terms = {groups} · {terms} equal blocks, "
             f"got F of shape {tuple(F.shape)}"
         )
-    device = F.device.type
-    if device != "meta" and torch.is_autocast_enabled(device):
-        # assembled in bfloat16, H would carry the rounding of A and of F on top of its own; entered
-        # only when autocast is on, so that exported graphs hold no trace of it
-        with torch.autocast(device, enabled=False):
-            return _kronecker_sum(A, F, groups, transposed)
-    return _kronecker_sum(A, F, groups, transposed)
+    return _outside_autocast(_kronecker_sum, A, F, groups, transposed)
 
 
 def _kronecker_sum(A: Tensor, F: Tensor, groups: int, transposed: bool) -> Tensor:
@@ -79,14 +110,89 @@ def _kronecker_sum(A: Tensor, F: Tensor, groups: int, transposed: bool) -> Tenso
     return torch.einsum("iab,gioc...->gaobc...", A, blocks).flatten(0, 2).flatten(1, 2)
 
 
-def linear(input: Tensor, A: Tensor, F: Tensor, bias: Tensor | None = None) -> Tensor:
+def _multiply_out(V: Tensor, W: Tensor, U: Tensor | None) -> Tensor:
+    if U is None:
+        return torch.einsum("ar,br->rab", W, V)
+    return torch.einsum("ir,ar,br->iab", U, W, V)
+
+
+def _mix_filters(F: Tensor, U: Tensor | None, groups: int) -> Tensor:
+    """The filters of the R products, Σ_i U[i, r] F_i, stacked along the first axis."""
+    if U is None:
+        return F
+    blocks = F.unflatten(0, (groups, U.shape[0], -1))
+    return torch.einsum("ir,gio...->gro...", U, blocks).flatten(0, 2)
+
+
+def _outside_autocast(assemble: Callable[..., Tensor], *arguments: Any) -> Tensor:
+    """Calls a function of parameters alone, whose first argument is a tensor."""
+    device = arguments[0].device.type
+    if device != "meta" and torch.is_autocast_enabled(device):
+        # assembled in bfloat16, H would carry the rounding of A and of F on top of its own; entered
+        # only when autocast is on, so that exported graphs hold no trace of it
+        with torch.autocast(device, enabled=False):
+            return assemble(*arguments)
+    return assemble(*arguments)
+
+
+def _mix(input: Tensor, matrix: Tensor, groups: int, dims: int) -> Tensor:
+    """Replaces the components of each group by their mixtures, one for each row of the matrix."""
+    axis = input.dim() - dims - 1
+    space = input.shape[axis + 1 :]
+    components = input.unflatten(axis, (groups, matrix.shape[1], -1))
+    if input.stride(axis) == 1:  # channels_last, which remains so
+        components = components.movedim((axis, axis + 1, axis + 2), (-3, -2, -1))
+        mixed = torch.einsum("rb,...bc->...rc", matrix, components).flatten(-3)
+        return mixed.movedim(-1, axis)
+    # bmm reads the components where they are; matmul and einsum would first copy all of them
+    components = components.flatten(axis + 2).flatten(0, axis)
+    mixed = torch.bmm(matrix.expand(components.shape[0], -1, -1), components)
+    channels = input.shape[axis] // matrix.shape[1] * matrix.shape[0]
+    return mixed.view(*input.shape[:axis], channels, *space)
+
+
+def _convolve(
+    function: Callable[..., Tensor],
+    input: Tensor,
+    A: Tensor | Factored,
+    F: Tensor,
+    bias: Tensor | None,
+    groups: int,
+    options: dict[str, Any],
+    transposed: bool = False,
+) -> Tensor:
+    """One of torch's convolutions, with the assembled weight or with R products."""
+    if not isinstance(A, Factored):
+        H = kronecker_sum(A, F, groups, transposed)
+        return function(input, H, bias, groups=groups, **options)
+    V, W, U = A
+    rank, dims = V.shape[1], F.dim() - 2
+    filters = _outside_autocast(_mix_filters, F, U, groups)
+    # what depends on the input runs as the convolution does, under autocast in low precision
+    mixed = _mix(input, V.mT, groups, dims)
+    products = function(mixed, filters, None, groups=groups * rank, **options)
+    output = _mix(products, W, groups, dims)
+    if bias is None:
+        return output
+    return output + bias.to(output.dtype).view(-1, *(1,) * dims)
+
+
+def linear(input: Tensor, A: Tensor | Factored, F: Tensor, bias: Tensor | None = None) -> Tensor:
     """A fully connected PH layer; see `torch.nn.functional.linear`."""
-    return nn.functional.linear(input, kronecker_sum(A, F), bias)
+    if not isinstance(A, Factored):
+        return nn.functional.linear(input, kronecker_sum(A, F), bias)
+    V, W, U = A
+    n, rank = V.shape
+    filters = _outside_autocast(_mix_filters, F, U, 1).unflatten(0, (rank, -1))
+    mixed = torch.einsum("br,...bc->r...c", V, input.unflatten(-1, (n, -1)))
+    products = torch.einsum("roc,r...c->r...o", filters, mixed)
+    output = torch.einsum("ar,r...o->...ao", W, products).flatten(-2)
+    return output if bias is None else output + bias.to(output.dtype)
 
 
 def conv1d(
     input: Tensor,
-    A: Tensor,
+    A: Tensor | Factored,
     F: Tensor,
     bias: Tensor | None = None,
     stride: Size = 1,
@@ -95,13 +201,13 @@ def conv1d(
     groups: int = 1,
 ) -> Tensor:
     """A 1-d PH convolution; see `torch.nn.functional.conv1d`."""
-    H = kronecker_sum(A, F, groups)
-    return nn.functional.conv1d(input, H, bias, stride, padding, dilation, groups)
+    options = {"stride": stride, "padding": padding, "dilation": dilation}
+    return _convolve(nn.functional.conv1d, input, A, F, bias, groups, options)
 
 
 def conv2d(
     input: Tensor,
-    A: Tensor,
+    A: Tensor | Factored,
     F: Tensor,
     bias: Tensor | None = None,
     stride: Size = 1,
@@ -110,13 +216,13 @@ def conv2d(
     groups: int = 1,
 ) -> Tensor:
     """A 2-d PH convolution; see `torch.nn.functional.conv2d`."""
-    H = kronecker_sum(A, F, groups)
-    return nn.functional.conv2d(input, H, bias, stride, padding, dilation, groups)
+    options = {"stride": stride, "padding": padding, "dilation": dilation}
+    return _convolve(nn.functional.conv2d, input, A, F, bias, groups, options)
 
 
 def conv3d(
     input: Tensor,
-    A: Tensor,
+    A: Tensor | Factored,
     F: Tensor,
     bias: Tensor | None = None,
     stride: Size = 1,
@@ -125,13 +231,13 @@ def conv3d(
     groups: int = 1,
 ) -> Tensor:
     """A 3-d PH convolution; see `torch.nn.functional.conv3d`."""
-    H = kronecker_sum(A, F, groups)
-    return nn.functional.conv3d(input, H, bias, stride, padding, dilation, groups)
+    options = {"stride": stride, "padding": padding, "dilation": dilation}
+    return _convolve(nn.functional.conv3d, input, A, F, bias, groups, options)
 
 
 def conv_transpose1d(
     input: Tensor,
-    A: Tensor,
+    A: Tensor | Factored,
     F: Tensor,
     bias: Tensor | None = None,
     stride: Size = 1,
@@ -141,15 +247,20 @@ def conv_transpose1d(
     dilation: Size = 1,
 ) -> Tensor:
     """A 1-d transposed PH convolution; see `torch.nn.functional.conv_transpose1d`."""
-    H = kronecker_sum(A, F, groups, transposed=True)
-    return nn.functional.conv_transpose1d(
-        input, H, bias, stride, padding, output_padding, groups, dilation
+    options = {
+        "stride": stride,
+        "padding": padding,
+        "output_padding": output_padding,
+        "dilation": dilation,
+    }
+    return _convolve(
+        nn.functional.conv_transpose1d, input, A, F, bias, groups, options, transposed=True
     )
 
 
 def conv_transpose2d(
     input: Tensor,
-    A: Tensor,
+    A: Tensor | Factored,
     F: Tensor,
     bias: Tensor | None = None,
     stride: Size = 1,
@@ -159,15 +270,20 @@ def conv_transpose2d(
     dilation: Size = 1,
 ) -> Tensor:
     """A 2-d transposed PH convolution; see `torch.nn.functional.conv_transpose2d`."""
-    H = kronecker_sum(A, F, groups, transposed=True)
-    return nn.functional.conv_transpose2d(
-        input, H, bias, stride, padding, output_padding, groups, dilation
+    options = {
+        "stride": stride,
+        "padding": padding,
+        "output_padding": output_padding,
+        "dilation": dilation,
+    }
+    return _convolve(
+        nn.functional.conv_transpose2d, input, A, F, bias, groups, options, transposed=True
     )
 
 
 def conv_transpose3d(
     input: Tensor,
-    A: Tensor,
+    A: Tensor | Factored,
     F: Tensor,
     bias: Tensor | None = None,
     stride: Size = 1,
@@ -177,7 +293,12 @@ def conv_transpose3d(
     dilation: Size = 1,
 ) -> Tensor:
     """A 3-d transposed PH convolution; see `torch.nn.functional.conv_transpose3d`."""
-    H = kronecker_sum(A, F, groups, transposed=True)
-    return nn.functional.conv_transpose3d(
-        input, H, bias, stride, padding, output_padding, groups, dilation
+    options = {
+        "stride": stride,
+        "padding": padding,
+        "output_padding": output_padding,
+        "dilation": dilation,
+    }
+    return _convolve(
+        nn.functional.conv_transpose3d, input, A, F, bias, groups, options, transposed=True
     )

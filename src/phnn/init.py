@@ -1,7 +1,7 @@
 r"""Starting values of PH layers.
 
 The default gives the assembled weight H the variance of the torch layer's default, for every n,
-number of terms and algebra, with groups and transposed: with :math:`\sigma^2` that variance,
+number of terms, algebra and rank, with groups and transposed: with :math:`\sigma^2` that variance,
 
 .. math:: \sigma_F^2 = \sigma^2\, n^2 / \lVert A \rVert_F^2
 
@@ -20,8 +20,18 @@ import torch
 from torch import Tensor, nn
 
 from phnn.algebra import Algebra
+from phnn.functional import Factored
 
-__all__ = ["algebra_", "authors_", "default_", "filters_", "identity_", "polar_", "zero_"]
+__all__ = [
+    "algebra_",
+    "authors_",
+    "default_",
+    "factors_",
+    "filters_",
+    "identity_",
+    "polar_",
+    "zero_",
+]
 
 
 class PHLayer(Protocol):
@@ -31,12 +41,17 @@ class PHLayer(Protocol):
     F: Tensor
     bias: Tensor | None
     algebra: Algebra | None
+    rank: int | None
     groups: int
     transposed: bool
 
     @property
-    def learns_algebra(self) -> bool:
-        """Whether A is a parameter."""
+    def factors(self) -> Factored:
+        """The parameters that a layer with a rank has in the place of A."""
+        ...
+
+    def decompose_algebra(self) -> Factored:
+        """The known algebra in as many products as the layer's rank allows."""
         ...
 
 
@@ -65,6 +80,30 @@ def algebra_(A: Tensor, distribution: str = "normal") -> Tensor:
         return A.mul_(n / A.norm())
 
 
+def factors_(factors: Factored) -> Factored:
+    r"""Draws a learned algebra of limited rank with :math:`\lVert A \rVert_F^2 = n^2` exactly.
+
+    U, V and W are random tight frames, orthogonal along their shorter axis and of nearly equal
+    norms along the longer one, so that the mixes are well conditioned and every product has the
+    same share, as in a good decomposition of a random algebra, without the search for one.
+
+    Args:
+        factors: The tensors to fill: V and W (n, R), U (terms, R) or None.
+
+    Example:
+        >>> A = factors_(Factored(torch.empty(4, 7), torch.empty(4, 7), torch.empty(4, 7))).tensor()
+        >>> round(A.square().sum().item(), 4)
+        16.0
+    """
+    V, W, U = factors
+    if V.is_meta:
+        return factors
+    drawn = Factored(_frame(V), _frame(W), None if U is None else _frame(U))
+    size = (V.shape[0] / drawn.tensor().norm()) ** (1 / (2 if U is None else 3))
+    _write_factors(factors, drawn, size)
+    return factors
+
+
 def filters_(F: Tensor, A: Tensor, std: float) -> Tensor:
     """Draws uniform filters such that H has the given standard deviation with this algebra."""
     bound = math.sqrt(3) * std * A.shape[-1] / _norm(A)
@@ -76,10 +115,7 @@ def default_(layer: PHLayer) -> None:
 
     A learned algebra is drawn by `algebra_`, or starts from the layer's algebra when it has one.
     """
-    if layer.algebra is None:
-        algebra_(layer.A)
-    else:
-        _set_algebra(layer)
+    _start_algebra(layer)
     fan_in = _fan_in(layer)
     filters_(layer.F, layer.A, std=1 / math.sqrt(3 * fan_in))
     _default_bias_(layer)
@@ -90,11 +126,16 @@ def authors_(layer: PHLayer) -> None:
 
     H then comes out up to 20 times narrower than torch's default; for reproduction only.
     """
+    if layer.rank is not None:
+        raise ValueError(
+            f"the authors' code has no layers of limited rank, got rank={layer.rank}; "
+            "use the default start, or leave rank out"
+        )
     if layer.algebra is None:
         bound = math.sqrt(3) / layer.A.shape[-1]
         nn.init.uniform_(layer.A, -bound, bound)
     else:
-        _set_algebra(layer)
+        _start_algebra(layer)
     blocks = layer.F.unflatten(0, (layer.groups, layer.A.shape[0], -1))
     terms, rows, columns = blocks.shape[1:4]
     receptive = blocks[0, 0, 0, 0].numel()
@@ -118,10 +159,7 @@ def polar_(layer: PHLayer, criterion: str = "glorot") -> None:
         raise ValueError(f"a polar start needs one filter per component, got terms={terms}, n={n}")
     if criterion not in ("glorot", "he"):
         raise ValueError(f'criterion is "glorot" or "he", got {criterion!r}')
-    if layer.algebra is None:
-        algebra_(layer.A)
-    else:
-        _set_algebra(layer)
+    _start_algebra(layer)
     blocks = layer.F.unflatten(0, (layer.groups, terms, -1))
     rows, columns = blocks.shape[2:4]
     fan_out, fan_in = (columns, rows) if layer.transposed else (rows, columns)
@@ -149,38 +187,85 @@ def zero_(layer: PHLayer) -> None:
 def identity_(layer: PHLayer) -> None:
     """H passes each channel to the one of the same number, as `torch.nn.init.dirac_` does.
 
-    With a fixed algebra the filters are its unit; a learned algebra gets the identity as its first
-    term, and its other terms start with zero filters.
+    With a known algebra the filters are its unit; a learned algebra gets the identity as its first
+    term, and its other terms start with zero filters. A learned algebra of limited rank gets equal
+    mixes before and after the products, for which rank ≥ n is needed.
     """
     default_(layer)
-    blocks = layer.F.unflatten(0, (layer.groups, layer.A.shape[0], -1))
-    size = min(blocks.shape[2:4])
-    centre = tuple(length // 2 for length in blocks.shape[4:])
-    coefficients = torch.zeros(layer.A.shape[0], dtype=torch.float64)
+    if layer.F.is_meta:
+        return
     with torch.no_grad():
-        if layer.algebra is None:
-            n = layer.A.shape[-1]
-            layer.A[0] = torch.eye(n, dtype=layer.A.dtype, device=layer.A.device)
-            coefficients[0] = 1
-        else:
-            unit = layer.algebra.unit
-            if unit is None:
-                raise ValueError(
-                    f"{layer.algebra.name} has no unit, so no filters give the identity"
-                )
-            coefficients = unit
+        coefficients = _identity_coefficients(layer)
+        blocks = layer.F.unflatten(0, (layer.groups, len(coefficients), -1))
+        size = min(blocks.shape[2:4])
+        centre = tuple(length // 2 for length in blocks.shape[4:])
         layer.F.zero_()
-        for term, coefficient in enumerate(coefficients.tolist()):
+        for term, coefficient in enumerate(coefficients):
             for channel in range(size):
                 blocks[(slice(None), term, channel, channel, *centre)] = coefficient
         if layer.bias is not None:
             layer.bias.zero_()
 
 
-def _set_algebra(layer: PHLayer) -> None:
-    assert layer.algebra is not None
+def _identity_coefficients(layer: PHLayer) -> list[float]:
+    """Makes the identity one of the sums of the terms, and says which."""
+    if layer.algebra is not None and layer.algebra.unit is None:
+        raise ValueError(f"{layer.algebra.name} has no unit, so no filters give the identity")
+    if layer.rank is not None:
+        return _identity_of_factors(layer)
+    terms, n, _ = layer.A.shape
+    if layer.algebra is not None:
+        assert layer.algebra.unit is not None
+        return [float(coefficient) for coefficient in layer.algebra.unit]
+    layer.A[0] = torch.eye(n, dtype=layer.A.dtype, device=layer.A.device)
+    return [1.0] + [0.0] * (terms - 1)
+
+
+def _identity_of_factors(layer: PHLayer) -> list[float]:
+    V, W, U = layer.factors
+    n, rank = V.shape
+    if rank < n:
+        raise ValueError(f"rank={rank} products give no identity of n={n}; it needs rank={n}")
+    if layer.algebra is None:
+        W.copy_(V)  # of a tight frame, Σ_r v_r v_rᵀ is a multiple of the identity
+        if U is not None:
+            U[0] = 1
+    A = layer.A.detach().to("cpu", torch.float64).flatten(1)
+    identity = torch.eye(n, dtype=torch.float64, device="cpu").flatten()
+    found: list[float] = torch.linalg.lstsq(A.mT, identity).solution.tolist()
+    return found
+
+
+def _start_algebra(layer: PHLayer) -> None:
+    """Draws a learned algebra; writes the known one that the layer keeps or starts from."""
+    if layer.rank is None:
+        if layer.algebra is None:
+            algebra_(layer.A)
+        else:
+            with torch.no_grad():
+                layer.A.copy_(layer.algebra.structure)
+    elif layer.algebra is None:
+        factors_(layer.factors)
+    elif not layer.F.is_meta:
+        _write_factors(layer.factors, layer.decompose_algebra())
+
+
+def _write_factors(factors: Factored, values: Factored, size: Tensor | float = 1.0) -> None:
     with torch.no_grad():
-        layer.A.copy_(layer.algebra.structure)
+        for factor, value in zip(factors, values, strict=True):
+            if factor is not None and value is not None:
+                factor.copy_(value * size)
+
+
+def _frame(like: Tensor) -> Tensor:
+    """A random tight frame, in float64 on the CPU: bfloat16 has no singular values."""
+    rows, columns = like.shape
+    frame = torch.randn(rows, columns, dtype=torch.float64, device="cpu")
+    for _ in range(20):  # the norms then differ by some per cent at most
+        frame = nn.functional.normalize(frame, dim=0 if rows <= columns else 1)
+        left, _, right = torch.linalg.svd(frame, full_matrices=False)
+        frame = left @ right
+    return frame
 
 
 def _fan_in(layer: PHLayer) -> int:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import phnn
 from phnn.cli.models import convert, export, inspect
 from phnn.cli.sound import simulate
+from phnn.cli.toy import toy
 from phnn.cli.training import FAILED_RUNS, compare, predict, tables, test, train
 
 if TYPE_CHECKING:
@@ -45,7 +46,18 @@ EXTRAS |= dict.fromkeys(["pyroomacoustics", "soundfile", "tqdm"], "sound")
 
 COMMANDS: dict[str, Callable[..., int]] = {
     function.__name__: function
-    for function in (train, test, predict, compare, tables, convert, inspect, export, simulate)
+    for function in (
+        train,
+        test,
+        predict,
+        compare,
+        tables,
+        convert,
+        inspect,
+        export,
+        toy,
+        simulate,
+    )  # fmt: skip
 }
 
 
@@ -155,8 +167,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: What follows the command's name; of the process by default.
 
     Returns:
-        0; 1 when runs of a comparison failed; 2 after an error that is the user's to mend, told in
-        one line unless the environment has PHNN_DEBUG, which shows where it happened.
+        0; 1 when runs of a comparison or claims of toy failed; 2 after an error that is
+        the user's to mend, told in one line unless the environment has PHNN_DEBUG, which shows
+        where it happened.
     """
     argv = sys.argv[1:] if argv is None else list(argv)
     if "--version" in argv[:1]:  # works without the extra, too

@@ -48,21 +48,25 @@ class Layers:
         n: dimension of the algebra that every layer learns.
         algebra: the fixed algebra of every layer, which implies n.
         terms: number of Kronecker terms of every layer.
+        rank: number of products that every learned algebra is limited to.
     """
 
     n: int | None = None
     algebra: Algebra | None = None
     terms: int | None = None
+    rank: int | None = None
 
     def __post_init__(self) -> None:
         if self.n is not None and (not isinstance(self.n, int) or self.n < 1):
             raise ValueError(
                 f"n={self.n!r} must be an integer of at least 1, or None for real layers"
             )
-        if self.real and self.terms is not None:
-            raise ValueError(
-                f"terms={self.terms} is an option of hypercomplex layers: give n= as well"
-            )
+        for name in ("terms", "rank"):
+            value = getattr(self, name)
+            if self.real and value is not None:
+                raise ValueError(
+                    f"{name}={value} is an option of hypercomplex layers: give n= as well"
+                )
 
     @property
     def real(self) -> bool:
@@ -123,6 +127,8 @@ class Layers:
         return {key: value for key, value in vars(self).items() if value is not None}
 
 
-def make_layers(n: int | None, algebra: Algebra | str | None, terms: int | None) -> Layers:
+def make_layers(
+    n: int | None, algebra: Algebra | str | None, terms: int | None, rank: int | None
+) -> Layers:
     """The layers by the arguments that every network takes; an algebra may go by its name."""
-    return Layers(n, algebras.get(algebra) if isinstance(algebra, str) else algebra, terms)
+    return Layers(n, algebras.get(algebra) if isinstance(algebra, str) else algebra, terms, rank)

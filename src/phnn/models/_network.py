@@ -66,6 +66,7 @@ class Network(nn.Module, ABC):
     - `width_multiplier`: factor of all widths.
     - `init`: starting values, "default", "authors" or "polar".
     - `terms`: number of Kronecker terms of each layer.
+    - `rank`: number of products that the algebra of each layer is limited to.
 
     Attributes:
         config: the arguments by which `create_model(**config)` builds this network again; JSON can

@@ -48,8 +48,8 @@ def create_model(
         algebra: the fixed algebra of the layers, or its name.
         num_classes: number of classes, by default the paper's (10; 14 for sednet); 0 for features.
         in_channels: channels of the input, by default the paper's (3; 8 for sednet).
-        options: the other arguments of `Network` (`width_multiplier`, `init`, `terms`) and
-            of `ResNet`, `VGG` or `SEDnet`.
+        options: the other arguments of `Network` (`width_multiplier`, `init`, `terms`, `rank`)
+            and of `ResNet`, `VGG` or `SEDnet`.
 
     Returns:
         The network. Its `config` holds the arguments that build it again.

@@ -114,9 +114,10 @@ class ResNet(Network):
         init: str = "default",
         zero_init_residual: bool = False,
         terms: int | None = None,
+        rank: int | None = None,
     ) -> None:
         super().__init__(f"resnet{depth}", locals())
-        layers = make_layers(n, algebra, terms)
+        layers = make_layers(n, algebra, terms, rank)
         own_block, counts, known = pick("depth", depth, PLANS)
         make_block = pick("block", block or own_block, BLOCKS)
         kernel, stride = pick("stem", stem, STEMS)

@@ -52,9 +52,10 @@ class SEDnet(Network):
         width_multiplier: float = 1.0,
         init: str = "default",
         terms: int | None = None,
+        rank: int | None = None,
     ) -> None:
         super().__init__("sednet", locals())
-        layers = make_layers(n, algebra, terms)
+        layers = make_layers(n, algebra, terms, rank)
         widths = pick_widths(widths, WIDTHS, width_multiplier)
         layers.check_widths({f"convolution {i}": width for i, width in enumerate(widths, 1)})
 

@@ -52,9 +52,10 @@ class VGG(Network):
         classifier: str = "ph",
         init: str = "default",
         terms: int | None = None,
+        rank: int | None = None,
     ) -> None:
         super().__init__(f"vgg{depth}", locals())
-        layers = make_layers(n, algebra, terms)
+        layers = make_layers(n, algebra, terms, rank)
         counts, paper = pick("depth", depth, PLANS)
         tail = pick("classifier", classifier, {"ph": layers, "real": Layers()})
         known = {"paper": paper, "standard": STANDARD}

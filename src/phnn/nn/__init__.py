@@ -1,4 +1,4 @@
-"""The PH layers: `torch.nn`'s signatures, then `n=`, `algebra=`, `learn_algebra=`, `terms=`."""
+"""The PH layers: the signatures of `torch.nn`, then `n=`, `algebra=`, … `rank=`."""
 
 from phnn.nn._layer import PHLayer
 from phnn.nn.authors import from_authors

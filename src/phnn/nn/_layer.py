@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from phnn import algebra as algebras
-from phnn import functional, init
+from phnn import decompose, functional, init
 from phnn.algebra import Algebra
+from phnn.functional import Factored
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -21,15 +22,20 @@ class PHLayer(nn.Module):
 
     State is what is learned: `A`, `F` and `bias`. A fixed algebra is a buffer named `A`, so that
     keys do not depend on it. Nothing is cached; `weight` assembles H anew, and in-place writes to
-    it vanish.
+    it vanish. With a rank the state has `V` and `W`, and `U` where rank > terms, in the place of
+    `A`, which is then assembled as `weight` is.
     """
 
     dense_type: ClassVar[Callable[..., nn.Module]]  # the torch layer this one stands in for
     dense_args: ClassVar[tuple[str, ...]]  # its hyperparameters: attributes here, arguments there
 
     A: Tensor
+    U: Tensor | None
+    V: Tensor
+    W: Tensor
     F: Tensor
     bias: Tensor | None
+    rank: int | None = None
     groups: int = 1
     transposed: bool = False
 
@@ -40,9 +46,11 @@ class PHLayer(nn.Module):
         algebra: Algebra | None,
         learn_algebra: bool | None,
         terms: int | None,
+        rank: int | None,
     ) -> None:
         super().__init__()
-        self.n, self.terms = _resolve(n, algebra, learn_algebra, terms)
+        self.n, self.terms = _resolve(n, algebra, learn_algebra, terms, rank)
+        self.rank = rank
         self.algebra = algebra
         self.learns_algebra = algebra is None if learn_algebra is None else learn_algebra
 
@@ -55,7 +63,7 @@ class PHLayer(nn.Module):
         device: torch.device | str | None,
         dtype: torch.dtype | None,
     ) -> None:
-        """Registers A, F and bias for a dense weight (rows, columns, *kernel_size)."""
+        """Registers the state for a dense weight (rows, columns, *kernel_size)."""
         dtype = torch.get_default_dtype() if dtype is None else dtype
         if not dtype.is_floating_point:
             hint = (
@@ -66,12 +74,19 @@ class PHLayer(nn.Module):
             raise TypeError(
                 f"{type(self).__name__} needs a real floating-point dtype, got {dtype}{hint}"
             )
-        n, terms = self.n, self.terms
+        n, terms, rank = self.n, self.terms, self.rank
 
         def empty(*shape: int) -> Tensor:
             return torch.empty(shape, device=device, dtype=dtype)
 
-        if self.learns_algebra:
+        if rank is not None:
+            mixes_filters = rank > terms
+            self.register_parameter(
+                "U", nn.Parameter(empty(terms, rank)) if mixes_filters else None
+            )
+            self.register_parameter("V", nn.Parameter(empty(n, rank)))
+            self.register_parameter("W", nn.Parameter(empty(n, rank)))
+        elif self.learns_algebra:
             self.register_parameter("A", nn.Parameter(empty(terms, n, n)))
         else:
             self.register_buffer("A", empty(terms, n, n))
@@ -85,10 +100,52 @@ class PHLayer(nn.Module):
         """Draws the starting values of `phnn.init.default_`; a fixed algebra is restored."""
         init.default_(self)
 
+    def __getattr__(self, name: str) -> Tensor | nn.Module:
+        # not a property: torch would not register a parameter of the same name in other layers
+        if name == "A" and self.rank is not None:
+            return self.factors.tensor()
+        return super().__getattr__(name)
+
     @property
     def weight(self) -> Tensor:
         """The assembled H, as large as the torch layer's weight; to be read, not written."""
         return functional.kronecker_sum(self.A, self.F, self.groups, self.transposed)
+
+    @property
+    def factors(self) -> Factored:
+        """The parameters that a layer with a rank has in the place of A."""
+        return Factored(self.V, self.W, self.U)
+
+    @property
+    def algebra_names(self) -> tuple[str, ...]:
+        """The names of the parameters or the buffer that hold the algebra."""
+        if self.rank is None:
+            return ("A",)
+        return ("V", "W") if self.U is None else ("U", "V", "W")
+
+    @property
+    def _rules(self) -> Tensor | Factored:
+        """What `phnn.functional` computes with in the place of A."""
+        return self.A if self.rank is None else self.factors
+
+    def decompose_algebra(self) -> Factored:
+        """The known algebra in `rank` products, float64 on the CPU.
+
+        With as many products as terms, each gets filters of its own: those of the algebra in
+        another basis.
+        """
+        assert self.algebra is not None
+        try:
+            found = decompose.bilinear(self.algebra, self.rank)
+        except RuntimeError as error:
+            raise ValueError(
+                f"{self.algebra.name} was not found to be a sum of rank={self.rank} products "
+                f"({error}); phnn.decompose.bilinear searches for the fewest"
+            ) from error
+        if self.rank == self.terms:
+            sizes = found.U.norm(dim=0).sqrt()
+            return Factored(found.V * sizes, found.W * sizes)
+        return Factored(found.V, found.W, found.U)
 
     @classmethod
     def like(
@@ -99,6 +156,7 @@ class PHLayer(nn.Module):
         algebra: Algebra | None = None,
         learn_algebra: bool | None = None,
         terms: int | None = None,
+        rank: int | None = None,
     ) -> Self:
         """A fresh PH layer with the hyperparameters, device, dtype and mode of a torch layer."""
         arguments = {name: getattr(dense, name) for name in cls.dense_args}
@@ -113,6 +171,7 @@ class PHLayer(nn.Module):
             algebra=algebra,
             learn_algebra=learn_algebra,
             terms=terms,
+            rank=rank,
         )
         return layer.train(dense.training)
 
@@ -193,11 +252,17 @@ class PHLayer(nn.Module):
             parts.append("learn_algebra=True")
         if self.terms != self.n:
             parts.append(f"terms={self.terms}")
+        if self.rank is not None:
+            parts.append(f"rank={self.rank}")
         return ", ".join(parts)
 
 
 def _resolve(
-    n: int | None, algebra: Algebra | None, learn_algebra: bool | None, terms: int | None
+    n: int | None,
+    algebra: Algebra | None,
+    learn_algebra: bool | None,
+    terms: int | None,
+    rank: int | None,
 ) -> tuple[int, int]:
     """The dimension and the number of terms that the arguments ask for."""
     if algebra is None:
@@ -217,19 +282,37 @@ def _resolve(
             f"{algebra.name} has {algebra.n} terms, which contradicts terms={terms}; "
             "leave terms out, or learn the algebra with n="
         )
+    elif rank is not None and not learn_algebra:
+        raise ValueError(
+            f"rank={rank} limits an algebra that is learned, and {algebra.name} is fixed; leave "
+            "rank out, or start from the algebra with learn_algebra=True"
+        )
     else:
-        n = algebra.n
+        n = terms = algebra.n
     assert n is not None
-    if not isinstance(n, int) or isinstance(n, bool):
-        raise TypeError(f"n is an integer, got {n!r}")
+    _check_integer("n", n)
     if n < 1:
         raise ValueError(f"n is at least 1, got n={n}")
-    terms = n if terms is None else terms
-    if not isinstance(terms, int) or isinstance(terms, bool):
-        raise TypeError(f"terms is an integer, got {terms!r}")
+    if rank is not None:
+        _check_integer("rank", rank)
+    if terms is None:
+        terms = n if rank is None else min(n, rank)
+    _check_integer("terms", terms)
+    if rank is not None and not 1 <= rank <= n * n:
+        raise ValueError(f"rank is between 1 and n²={n * n}, got rank={rank}")
     if not 1 <= terms <= n * n:
         raise ValueError(f"terms is between 1 and n²={n * n}, got terms={terms}")
+    if rank is not None and rank < terms:
+        raise ValueError(
+            f"rank={rank} products cannot serve terms={terms} terms; "
+            f"raise rank to {terms}" + (f", or lower terms to {rank}" if algebra is None else "")
+        )
     return n, terms
+
+
+def _check_integer(name: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{name} is an integer, got {value!r}")
 
 
 def _is_algebra(A: Tensor, algebra: Algebra) -> bool:

@@ -114,6 +114,7 @@ class _PHConv(_PHConvNd):
         algebra: Algebra | None = None,
         learn_algebra: bool | None = None,
         terms: int | None = None,
+        rank: int | None = None,
     ) -> None:
         hyperparameters = {
             "in_channels": in_channels,
@@ -125,7 +126,13 @@ class _PHConv(_PHConvNd):
             "groups": groups,
             "padding_mode": padding_mode,
         }
-        choice = {"n": n, "algebra": algebra, "learn_algebra": learn_algebra, "terms": terms}
+        choice = {
+            "n": n,
+            "algebra": algebra,
+            "learn_algebra": learn_algebra,
+            "terms": terms,
+            "rank": rank,
+        }
         super().__init__(hyperparameters, bias, device, dtype, choice)
 
     def forward(self, input: Tensor) -> Tensor:
@@ -137,7 +144,7 @@ class _PHConv(_PHConvNd):
             input = nn.functional.pad(input, self._pads(), mode=self.padding_mode)
             padding = (0,) * dims
         return type(self)._convolve(
-            input, self.A, self.F, self.bias, self.stride, padding, self.dilation, self.groups
+            input, self._rules, self.F, self.bias, self.stride, padding, self.dilation, self.groups
         )
 
     def _pads(self) -> list[int]:
@@ -194,10 +201,17 @@ class PHConv2d(_PHConv):
         learn_algebra: Whether A is learned; by default exactly when no algebra is given. With an
             algebra, True starts from it.
         terms: Number of Kronecker terms, n by default; any 1 … n² keeps terms/n² of the parameters.
+        rank: Limits the learned algebra to so many products, terms … n²: a forward and a backward
+            then cost rank/n² of the multiplications of a real layer, and two mixes of the
+            components, which pay off from about 64 channels on. terms is min(n, rank) by default.
+            With an algebra and `learn_algebra=True` the layer starts from that algebra in so many
+            products.
 
     Shape:
         - Input: :math:`(N, s, h, w)` or :math:`(s, h, w)`, as torch accepts it.
         - A: :math:`(\mathrm{terms}, n, n)`; F: :math:`(d\,\mathrm{terms}/n, s/(g\,n), k, k)`.
+        - With a rank, in the place of A: V and W :math:`(n, \mathrm{rank})`, and U
+          :math:`(\mathrm{terms}, \mathrm{rank})` where rank > terms.
 
     Example:
         >>> from phnn.algebra import quaternion
@@ -206,6 +220,9 @@ class PHConv2d(_PHConv):
         18624
         >>> PHConv2d(64, 128, 3, padding=1, algebra=quaternion)
         PHConv2d(64, 128, kernel_size=(3, 3), stride=(1, 1), padding=(1, 1), algebra=quaternion)
+        >>> fast = PHConv2d(64, 128, 3, padding=1, bias=False, n=4, rank=7)
+        >>> {name: tuple(value.shape) for name, value in fast.state_dict().items()}
+        {'U': (4, 7), 'V': (4, 7), 'W': (4, 7), 'F': (128, 16, 3, 3)}
     """
 
     dense_type = nn.Conv2d
@@ -247,6 +264,7 @@ class _PHConvTranspose(_PHConvNd):
         algebra: Algebra | None = None,
         learn_algebra: bool | None = None,
         terms: int | None = None,
+        rank: int | None = None,
     ) -> None:
         hyperparameters = {
             "in_channels": in_channels,
@@ -259,7 +277,13 @@ class _PHConvTranspose(_PHConvNd):
             "groups": groups,
             "padding_mode": padding_mode,
         }
-        choice = {"n": n, "algebra": algebra, "learn_algebra": learn_algebra, "terms": terms}
+        choice = {
+            "n": n,
+            "algebra": algebra,
+            "learn_algebra": learn_algebra,
+            "terms": terms,
+            "rank": rank,
+        }
         super().__init__(hyperparameters, bias, device, dtype, choice)
 
     def forward(self, input: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
@@ -271,7 +295,7 @@ class _PHConvTranspose(_PHConvNd):
             output_padding = self._output_padding(input.shape[-dims:], tuple(output_size))
         return type(self)._convolve(
             input,
-            self.A,
+            self._rules,
             self.F,
             self.bias,
             self.stride,
@@ -319,9 +343,9 @@ class PHConvTranspose2d(_PHConvTranspose):
     r"""A 2-d transposed convolution with 1/n of the parameters.
 
     The arguments up to `dtype` are those of `torch.nn.ConvTranspose2d`; `n`, `algebra`,
-    `learn_algebra` and `terms` are those of `PHConv2d`. The algebra acts as it does there: with the
-    same A, component b of the input reaches component a of the output through :math:`\sum_i A[i, a,
-    b] F_i`.
+    `learn_algebra`, `terms` and `rank` are those of `PHConv2d`. The algebra acts as it does there:
+    with the same A, component b of the input reaches component a of the output through
+    :math:`\sum_i A[i, a, b] F_i`.
 
     Shape:
         - F: :math:`(s\,\mathrm{terms}/n, d/(g\,n), k, k)`.

@@ -25,7 +25,7 @@ def param_groups(
     Args:
         model: Any model; without PH layers there is no group of algebras.
         weight_decay: Decay of the filters and of every other weight.
-        algebra_lr: Learning rate of the algebras A; the optimizer's own by default.
+        algebra_lr: Learning rate of the algebras, A or U, V and W; the optimizer's own by default.
         algebra_decay: Decay of the algebras; `weight_decay` by default, as in the paper's recipes.
         vector_decay: Decay of biases and normalisation scales (parameters with at most one axis);
             `weight_decay` by default.
@@ -37,9 +37,10 @@ def param_groups(
         [('algebra', 1), ('weight', 1), ('vector', 1)]
     """
     algebras = {
-        id(module.A)
+        id(getattr(module, name))
         for module in model.modules()
         if isinstance(module, PHLayer) and module.learns_algebra
+        for name in module.algebra_names
     }
     groups: dict[str, dict[str, Any]] = {
         "algebra": {

@@ -28,6 +28,7 @@ class PHLinear(PHLayer):
         learn_algebra: Whether A is learned; by default exactly when no algebra is given. With an
             algebra, True starts from it.
         terms: Number of Kronecker terms, n by default; any 1 … n² keeps terms/n² of the parameters.
+        rank: Limits the learned algebra to so many products; see `PHConv2d`.
 
     Shape:
         - Input: :math:`(*, \mathrm{in\_features})`; output: :math:`(*, \mathrm{out\_features})`.
@@ -57,8 +58,9 @@ class PHLinear(PHLayer):
         algebra: Algebra | None = None,
         learn_algebra: bool | None = None,
         terms: int | None = None,
+        rank: int | None = None,
     ) -> None:
-        super().__init__(n=n, algebra=algebra, learn_algebra=learn_algebra, terms=terms)
+        super().__init__(n=n, algebra=algebra, learn_algebra=learn_algebra, terms=terms, rank=rank)
         self._check_divisible(in_features=in_features, out_features=out_features)
         self.in_features = in_features
         self.out_features = out_features
@@ -69,7 +71,7 @@ class PHLinear(PHLayer):
     def forward(self, input: Tensor) -> Tensor:
         """Applies the layer to the last axis of the input."""
         self._check_input(input, -1, self.in_features, ranks=None)
-        return functional.linear(input, self.A, self.F, self.bias)
+        return functional.linear(input, self._rules, self.F, self.bias)
 
     def extra_repr(self) -> str:
         """The arguments, as `repr` shows them."""

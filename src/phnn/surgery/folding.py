@@ -52,7 +52,7 @@ def to_dense(model: nn.Module, *, fuse: bool = False, inplace: bool = False) -> 
 
 
 def _fold(model: nn.Module, slots: Iterable[Slot]) -> dict[str, nn.Module]:
-    """The dense layers by name; where A and F are shared, so is the weight."""
+    """The dense layers by name; where the algebra and F are shared, so is the weight."""
     weights: dict[tuple[object, ...], Tensor] = {}
     layers = {}
     for slot in slots:
@@ -63,7 +63,8 @@ def _fold(model: nn.Module, slots: Iterable[Slot]) -> dict[str, nn.Module]:
             dense.__class__ = NonDynamicallyQuantizableLinear
         # an A or F that is computed (weight_norm) is another tensor each time, and never shared
         state = {**layer._parameters, **layer._buffers}
-        shared = (type(layer), layer.groups, *(id(state.get(name, layer)) for name in "AF"))
+        names = (*layer.algebra_names, "F")
+        shared = (type(layer), layer.groups, *(id(state.get(name, layer)) for name in names))
         dense.weight = weights.setdefault(shared, dense.get_parameter("weight"))
     return layers
 

@@ -25,6 +25,7 @@ class LayerSpec:
         algebra: Its known algebra: a name that `phnn.algebra.get` finds, or the arguments of
             `Algebra`; None for one that is only learned.
         learn_algebra: Whether A is learned.
+        rank: Number of products that its algebra is limited to; None without a limit.
     """
 
     kind: str
@@ -32,6 +33,7 @@ class LayerSpec:
     terms: int
     algebra: str | dict[str, Any] | None
     learn_algebra: bool
+    rank: int | None = None
 
     @classmethod
     def of(cls, layer: PHLayer) -> LayerSpec:
@@ -42,13 +44,16 @@ class LayerSpec:
             terms=layer.terms,
             algebra=None if layer.algebra is None else _name_algebra(layer.algebra),
             learn_algebra=layer.learns_algebra,
+            rank=layer.rank,
         )
 
     def make(self, twin: type[PHLayer], dense: nn.Module) -> PHLayer:
         """Makes the layer, as a fresh PH twin of a torch layer that is as trainable."""
         algebra = None if self.algebra is None else _find_algebra(self.algebra)
         size = {"n": self.n, "terms": self.terms} if algebra is None else {}
-        layer = twin.like(dense, algebra=algebra, learn_algebra=self.learn_algebra, **size)
+        layer = twin.like(
+            dense, algebra=algebra, learn_algebra=self.learn_algebra, rank=self.rank, **size
+        )
         trainable = dense.get_parameter("weight").requires_grad
         for parameter in layer.parameters():
             parameter.requires_grad_(trainable)
@@ -66,8 +71,9 @@ class LayerSpec:
         else:
             algebra = self.algebra if isinstance(self.algebra, str) else self.algebra["name"]
         terms = "" if self.terms == self.n else f" terms={self.terms}"
+        rank = "" if self.rank is None else f" rank={self.rank}"
         learned = " learned" if self.algebra is not None and self.learn_algebra else ""
-        return f"{self.kind} {algebra}{terms}{learned}"
+        return f"{self.kind} {algebra}{terms}{rank}{learned}"
 
 
 def describe_layers(model: nn.Module) -> dict[str, LayerSpec]:

@@ -57,7 +57,7 @@ COMMANDS: dict[str, Callable[..., int]] = {
         export,
         toy,
         simulate,
-    )  # fmt: skip
+    )
 }
 
 

@@ -229,7 +229,7 @@ def test_mistakes_are_named(tmp_path, text, message):
 
 
 def results(*accuracies):
-    return {seed: {"test_accuracy": accuracy} for seed, accuracy in enumerate(accuracies)}
+    return dict(enumerate(accuracies))
 
 
 def test_p_value_is_that_of_the_paired_t_test():
@@ -244,7 +244,7 @@ def test_p_value_is_that_of_the_paired_t_test():
 
 def test_p_value_is_undefined():
     assert reports.paired_p_value(results(0.8), results(0.7)) is None
-    assert reports.paired_p_value(results(0.8, 0.9), {5: {"test_accuracy": 0.7}}) is None
+    assert reports.paired_p_value(results(0.8, 0.9), {5: 0.7}) is None
     assert reports.paired_p_value(results(0.8, 0.9), results(0.8, 0.9)) is None
 
 

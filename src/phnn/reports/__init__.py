@@ -1,11 +1,12 @@
 """Comparisons made readable: runs in, tables and pictures out."""
 
 from phnn.reports.bubbles import draw_bubbles
-from phnn.reports.lines import Line, paired_p_value, summarize
+from phnn.reports.lines import Line, Spread, paired_p_value, summarize
 from phnn.reports.tables import render_csv, render_json, render_markdown, render_text, write_tables
 
 __all__ = [
     "Line",
+    "Spread",
     "draw_bubbles",
     "paired_p_value",
     "render_csv",

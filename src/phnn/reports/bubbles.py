@@ -1,4 +1,4 @@
-"""Accuracy against parameters, as bubbles."""
+"""Scores against parameters, as bubbles."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from phnn.reports.drawing import COLOURS, save_figure
 from phnn.reports.lines import Line
-from phnn.reports.tables import format_spread
+from phnn.reports.tables import format_score
 from phnn.tasks.compare import Comparison
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ LABEL_GAP = 0.085  # between two labels, of a panel's height
 
 
 def draw_bubbles(comparison: Comparison, lines: Sequence[Line], out: Path) -> list[Path]:
-    """Draws accuracy against parameters, one panel for each recipe, as bubble.png and bubble.svg.
+    """Draws scores against parameters, one panel for each recipe, as bubble.png and bubble.svg.
 
     The area of a bubble is in proportion to the parameters; bars show the deviation over the seeds.
 
@@ -34,7 +34,7 @@ def draw_bubbles(comparison: Comparison, lines: Sequence[Line], out: Path) -> li
     Returns:
         The files; none while no run has ended.
     """
-    known = [line for line in lines if line.accuracy is not None]
+    known = [line for line in lines if line.score is not None]
     if not known:
         return []
     from matplotlib.figure import Figure
@@ -58,14 +58,16 @@ def draw_bubbles(comparison: Comparison, lines: Sequence[Line], out: Path) -> li
 def _draw_panel(panel: Axes, lines: Sequence[Line], colours: dict[str, str]) -> None:
     from matplotlib.ticker import EngFormatter
 
-    largest = max(line.parameters or 0 for line in lines)
+    largest = max(_place(line)[0] for line in lines)
     for line in lines:
-        x, y, colour = line.parameters or 0, line.accuracy or 0.0, colours[line.variant]
-        panel.errorbar(x, y, line.accuracy_std, color=colour, capsize=4, zorder=2)
+        (x, y), colour = _place(line), colours[line.variant]
+        panel.errorbar(x, y, line.score and line.score.std, color=colour, capsize=4, zorder=2)
         panel.scatter(x, y, s=LARGEST * x / largest, color=colour, alpha=0.75, zorder=3)
+    score = lines[0].task.primary
+    whole = lines[0].conv_parameters is None
     panel.set_title(lines[0].family, fontsize="medium")
-    panel.set_xlabel("parameters")
-    panel.set_ylabel("test accuracy (%)")
+    panel.set_xlabel("parameters" if whole else "parameters of the convolutions")
+    panel.set_ylabel(f"test {score.label}" + (f" ({score.unit})" if score.unit else ""))
     panel.set_xlim(0, 1.15 * largest)
     panel.margins(y=0.2)
     panel.xaxis.set_major_formatter(EngFormatter())
@@ -73,15 +75,23 @@ def _draw_panel(panel: Axes, lines: Sequence[Line], colours: dict[str, str]) -> 
     _label(panel, lines, colours)
 
 
+def _place(line: Line) -> tuple[int, float]:
+    """Returns the parameters that distinguish the variants, and the score."""
+    assert line.score is not None  # lines without a result are not drawn
+    whole = line.conv_parameters is None
+    return (line.parameters if whole else line.conv_parameters) or 0, line.score.mean
+
+
 def _label(panel: Axes, lines: Sequence[Line], colours: dict[str, str]) -> None:
     """Writes the names in a column at the right, each tied to its bubble, so that none overlap."""
     bottom, top = panel.get_ylim()
-    ordered = sorted(lines, key=lambda line: line.accuracy or 0.0)
-    wanted = [((line.accuracy or 0.0) - bottom) / (top - bottom) for line in ordered]
+    score = lines[0].task.primary
+    ordered = sorted(lines, key=lambda line: _place(line)[1])
+    wanted = [(_place(line)[1] - bottom) / (top - bottom) for line in ordered]
     for line, height in zip(ordered, spread_out(wanted, LABEL_GAP), strict=True):
         panel.annotate(
-            f"{line.variant}  {format_spread(line.accuracy, line.accuracy_std, 1)} %",
-            xy=(line.parameters or 0, line.accuracy or 0.0),
+            f"{line.variant}  {format_score(line, score)} {score.unit}".rstrip(),
+            xy=_place(line),
             xytext=(1.03, height),
             textcoords="axes fraction",
             va="center",

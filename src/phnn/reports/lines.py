@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple
 
 from phnn.tasks.compare import Comparison, Outcome, Variant
+from phnn.tasks.task import Score, Task
 from phnn.tasks.training.energy import PAPER_POWER, estimate_co2
 
 MEGABYTE = 10**6
+
+
+class Spread(NamedTuple):
+    """A score over the seeds.
+
+    Attributes:
+        mean: In the score's unit.
+        std: Standard deviation; None with one run.
+    """
+
+    mean: float
+    std: float | None
 
 
 @dataclass(frozen=True)
@@ -20,16 +33,19 @@ class Line:
     Attributes:
         family: The recipe.
         variant: The variant's name.
+        task: What it was trained for.
         seeds: Of the runs that have ended.
         failed: Number of runs that failed.
         waiting: Number of runs that have not ended yet.
         parameters: Number of parameters.
         parameters_percent: Of the baseline's.
+        conv_parameters: Number of parameters of the convolutions, where the task tells it.
+        conv_parameters_percent: Of the baseline's.
         storage_mb: Size of the saved file in megabytes.
-        accuracy: On the test part, in percent, mean over the seeds.
-        accuracy_std: Standard deviation over the seeds; None with one run.
-        paper: The paper's accuracy, as printed.
-        p_value: Of a paired t-test against the baseline; None where it is undefined.
+        scores: On the test part, by name; none before a run has ended.
+        paper: The paper's primary score, as printed.
+        p_value: Of a paired t-test of the primary score against the baseline; None where it is
+            undefined.
         train_seconds_per_100: Seconds for 100 iterations, mean over an epoch and the seeds.
         train_seconds_per_100_std: Standard deviation over the iterations of an epoch.
         test_seconds: Seconds to answer for the test part.
@@ -42,14 +58,16 @@ class Line:
 
     family: str
     variant: str
+    task: Task
     seeds: tuple[int, ...]
     failed: int
     waiting: int
     parameters: int | None = None
     parameters_percent: float | None = None
+    conv_parameters: int | None = None
+    conv_parameters_percent: float | None = None
     storage_mb: float | None = None
-    accuracy: float | None = None
-    accuracy_std: float | None = None
+    scores: Mapping[str, Spread] = field(default_factory=dict)
     paper: str | None = None
     p_value: float | None = None
     train_seconds_per_100: float | None = None
@@ -60,6 +78,23 @@ class Line:
     co2_kg: float | None = None
     co2_kg_paper: float | None = None
     threads: int | None = None
+
+    @property
+    def score(self) -> Spread | None:
+        """The task's primary score; None before a run has ended."""
+        return self.scores.get(self.task.primary.name)
+
+    def to_row(self) -> dict[str, Any]:
+        """Returns the line for files: its task by name, each score as NAME and NAME_std."""
+        row: dict[str, Any] = {}
+        for name in (f.name for f in fields(self)):
+            if name == "scores":
+                for score in self.task.scores:
+                    spread = self.scores.get(score.name, (None, None))
+                    row[score.name], row[f"{score.name}_std"] = spread
+            else:
+                row[name] = getattr(self, name)
+        return {**row, "task": self.task.name}
 
 
 def summarize(
@@ -78,7 +113,7 @@ def summarize(
         if variant.baseline
     }
     return [
-        _line(variant, outcomes, baselines.get(variant.family, {}), power)
+        _line(comparison.task, variant, outcomes, baselines.get(variant.family, {}), power)
         for variant in comparison.variants
     ]
 
@@ -90,6 +125,7 @@ def _results(variant: Variant, outcomes: Sequence[Outcome]) -> dict[int, dict[st
 
 
 def _line(
+    task: Task,
     variant: Variant,
     outcomes: Sequence[Outcome],
     baseline: dict[int, dict[str, Any]],
@@ -99,24 +135,27 @@ def _line(
     failed = sum(o.run.variant == variant and o.error is not None for o in outcomes)
     waiting = len(variant.seeds) - len(results) - failed
     if not results:
-        return Line(variant.family, variant.name, (), failed, waiting, paper=variant.paper)
+        return Line(variant.family, variant.name, task, (), failed, waiting, paper=variant.paper)
     runs = list(results.values())
-    accuracies = [100 * run["test_accuracy"] for run in runs]
-    whole = next((run["parameters"] for run in baseline.values()), None)
+    whole = next(iter(baseline.values()), {})
     seconds = sum(run["train_seconds"] for run in runs)
     return Line(
         family=variant.family,
         variant=variant.name,
+        task=task,
         seeds=tuple(results),
         failed=failed,
         waiting=waiting,
         parameters=runs[0]["parameters"],
-        parameters_percent=None if whole is None else 100 * runs[0]["parameters"] / whole,
+        parameters_percent=_percent(runs[0], whole, "parameters"),
+        conv_parameters=runs[0].get("conv_parameters"),
+        conv_parameters_percent=_percent(runs[0], whole, "conv_parameters"),
         storage_mb=runs[0]["storage_bytes"] / MEGABYTE,
-        accuracy=statistics.mean(accuracies),
-        accuracy_std=statistics.stdev(accuracies) if len(accuracies) > 1 else None,
+        scores={score.name: _spread(results, score) for score in task.scores},
         paper=variant.paper,
-        p_value=None if variant.baseline else paired_p_value(results, baseline),
+        p_value=None
+        if variant.baseline
+        else paired_p_value(_values(results, task.primary), _values(baseline, task.primary)),
         train_seconds_per_100=_mean(runs, "train_seconds_per_100"),
         train_seconds_per_100_std=_mean(runs, "train_seconds_per_100_std"),
         test_seconds=_mean(runs, "test_seconds"),
@@ -126,6 +165,20 @@ def _line(
         co2_kg_paper=estimate_co2(seconds, power),
         threads=runs[0]["threads"],
     )
+
+
+def _values(results: Mapping[int, dict[str, Any]], score: Score) -> dict[int, float]:
+    """Returns a score by seed, in its unit."""
+    return {seed: score.scale * run[f"test_{score.name}"] for seed, run in results.items()}
+
+
+def _spread(results: Mapping[int, dict[str, Any]], score: Score) -> Spread:
+    values = list(_values(results, score).values())
+    return Spread(statistics.mean(values), statistics.stdev(values) if len(values) > 1 else None)
+
+
+def _percent(part: Mapping[str, Any], whole: Mapping[str, Any], key: str) -> float | None:
+    return 100 * part[key] / whole[key] if key in part and key in whole else None
 
 
 def _mean(runs: Sequence[dict[str, Any]], key: str) -> float | None:
@@ -139,23 +192,19 @@ def _total(runs: Sequence[dict[str, Any]], key: str) -> float | None:
     return None if None in values else sum(values)
 
 
-def paired_p_value(
-    results: dict[int, dict[str, Any]], baseline: dict[int, dict[str, Any]]
-) -> float | None:
+def paired_p_value(ours: Mapping[int, float], theirs: Mapping[int, float]) -> float | None:
     """Returns the p-value of a paired t-test over the seeds that both have.
 
     Args:
-        results: By seed.
-        baseline: By seed.
+        ours: Scores by seed.
+        theirs: Scores by seed.
 
     Returns:
         None with fewer than two pairs, or when all differences are equal: it is undefined then.
     """
-    seeds = sorted(results.keys() & baseline.keys())
-    ours = [results[seed]["test_accuracy"] for seed in seeds]
-    theirs = [baseline[seed]["test_accuracy"] for seed in seeds]
-    if len({a - b for a, b in zip(ours, theirs, strict=True)}) < 2:
+    seeds = sorted(ours.keys() & theirs.keys())
+    if len({ours[seed] - theirs[seed] for seed in seeds}) < 2:
         return None
     from scipy.stats import ttest_rel
 
-    return float(ttest_rel(ours, theirs).pvalue)
+    return float(ttest_rel([ours[s] for s in seeds], [theirs[s] for s in seeds]).pvalue)

@@ -6,12 +6,12 @@ import csv
 import io
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, fields
 from pathlib import Path
 
 from phnn.io import replacing
 from phnn.reports.lines import Line, summarize
 from phnn.tasks.compare import Comparison, Outcome
+from phnn.tasks.task import Score, Task
 from phnn.tasks.training.energy import PAPER_INTENSITY, PAPER_POWER
 
 
@@ -28,7 +28,7 @@ def render_markdown(
     """Returns a Markdown page: the table, what its columns mean, and the runs that failed."""
     head, *rows = _cells(lines)
     table = ["| " + " | ".join(row) + " |" for row in ([head, ["---"] * len(head), *rows])]
-    page = [f"# {comparison.title}", "", *table, "", _explain(power)]
+    page = [f"# {comparison.title}", "", *table, "", _explain(comparison.task, power)]
     failed = [outcome for outcome in outcomes if outcome.error is not None]
     if failed:
         page += ["", "## Failed runs", ""]
@@ -39,10 +39,10 @@ def render_markdown(
 def render_csv(lines: Sequence[Line]) -> str:
     """Returns one row for each line with full precision."""
     file = io.StringIO()
-    writer = csv.DictWriter(file, [f.name for f in fields(Line)], lineterminator="\n")
+    rows = [{**line.to_row(), "seeds": " ".join(map(str, line.seeds))} for line in lines]
+    writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
     writer.writeheader()
-    for line in lines:
-        writer.writerow({**asdict(line), "seeds": " ".join(map(str, line.seeds))})
+    writer.writerows(rows)
     return file.getvalue()
 
 
@@ -63,7 +63,8 @@ def render_json(comparison: Comparison, lines: Sequence[Line], outcomes: Sequenc
     content = {
         "comparison": comparison.name,
         "title": comparison.title,
-        "table": [asdict(line) for line in lines],
+        "task": comparison.task.name,
+        "table": [line.to_row() for line in lines],
         "runs": runs,
     }
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
@@ -76,17 +77,21 @@ def _name(outcome: Outcome) -> str:
 
 def _cells(lines: Sequence[Line]) -> list[list[str]]:
     """Returns the head of the table and its rows; columns that say nothing are left out."""
+    scores, primary = lines[0].task.scores, lines[0].task.primary
     columns = {
         "recipe": [line.family for line in lines],
         "variant": [line.variant for line in lines],
-        "parameters": [_parameters(line) for line in lines],
+        "conv parameters": [
+            _share(line.conv_parameters, line.conv_parameters_percent) for line in lines
+        ],
+        "parameters": [_share(line.parameters, line.parameters_percent) for line in lines],
         "storage MB": [_number(line.storage_mb, 2) for line in lines],
-        "accuracy %": [format_spread(line.accuracy, line.accuracy_std, 2) for line in lines],
-        "paper %": [line.paper or "" for line in lines],
+        **{_head(score): [format_score(line, score) for line in lines] for score in scores},
+        f"paper {primary.unit or primary.label}": [line.paper or "" for line in lines],
         "p": [_p_value(line) for line in lines],
         "runs": [_runs(line) for line in lines],
         "train s/100": [
-            format_spread(line.train_seconds_per_100, line.train_seconds_per_100_std, 2)
+            _format_spread(line.train_seconds_per_100, line.train_seconds_per_100_std, 2)
             for line in lines
         ],
         "test s": [_number(line.test_seconds, 2) for line in lines],
@@ -99,28 +104,37 @@ def _cells(lines: Sequence[Line]) -> list[list[str]]:
     return [list(told), *map(list, zip(*told.values(), strict=True))]
 
 
+def _head(score: Score) -> str:
+    return f"{score.label} {score.unit}".rstrip() + ("" if score.higher else " ↓")
+
+
+def format_score(line: Line, score: Score) -> str:
+    """Returns a score of a line as "mean ± std", or nothing before a run has ended."""
+    spread = line.scores.get(score.name)
+    return "" if spread is None else _format_spread(*spread, score.digits)
+
+
 def _number(value: float | None, digits: int, scale: float = 1) -> str:
     return "" if value is None else f"{scale * value:.{digits}f}"
 
 
-def format_spread(mean: float | None, std: float | None, digits: int) -> str:
+def _format_spread(mean: float | None, std: float | None, digits: int) -> str:
     """Returns "mean ± std", the mean alone when it has no deviation, or nothing."""
     if mean is None or std is None:
         return _number(mean, digits)
     return f"{mean:.{digits}f} ± {std:.{digits}f}"
 
 
-def _parameters(line: Line) -> str:
-    if line.parameters is None:
+def _share(count: int | None, percent: float | None) -> str:
+    if count is None:
         return ""
-    share = "" if line.parameters_percent is None else f" ({line.parameters_percent:.0f} %)"
-    return f"{line.parameters:,}{share}"
+    return f"{count:,}" if percent is None else f"{count:,} ({percent:.0f} %)"
 
 
 def _p_value(line: Line) -> str:
     if line.p_value is not None:
         return f"{line.p_value:.4f}"
-    return "undefined" if line.seeds and line.parameters_percent != 100 else ""
+    return "" if line.parameters_percent in (None, 100) else "undefined"
 
 
 def _runs(line: Line) -> str:
@@ -128,10 +142,13 @@ def _runs(line: Line) -> str:
     return ", ".join(f"{count}{what}" for count, what in parts if count) or "0"
 
 
-def _explain(power: float) -> str:
+def _explain(task: Task, power: float) -> str:
+    labels = ", ".join(score.label for score in task.scores)
+    arrow = "" if all(score.higher for score in task.scores) else "; ↓: lower is better"
     return (
-        "accuracy: on the test part, mean ± standard deviation over the seeds. p: paired t-test "
-        "against the real network over common seeds, undefined with fewer than two. train s/100: "
+        f"{labels}: on the test part, mean ± standard deviation over the seeds{arrow}. "
+        f"p: paired t-test of the {task.primary.label} against the network with 100 % of the "
+        "parameters, over common seeds, undefined with fewer than two. train s/100: "
         "seconds for 100 iterations, mean ± standard deviation over the iterations of the last "
         "epoch. test s: seconds for the test part. hours, kWh, CO2: all seeds together; kWh and "
         f"CO2 by codecarbon, the paper's way: hours × {power:g} W × {PAPER_INTENSITY} kg/kWh."

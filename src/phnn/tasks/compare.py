@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,14 @@ import yaml
 
 from phnn import algebra
 from phnn.tasks.names import check_choices
-from phnn.tasks.recipe import Tree, merge, read_comparison, read_recipe
+from phnn.tasks.recipe import Tree, build_recipe, merge, read_comparison, read_recipe
+from phnn.tasks.task import TASKS, Task
 from phnn.tasks.training.folder import read_failure, read_result
 
 BASELINE = "real"
 LOG = "train.log"  # in the folder of a run
 POLL_SECONDS = 0.2
-_KEYS = ("title", "seeds", "families", "baseline")
+_KEYS = ("title", "seeds", "families")
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Variant:
         name: What it is called: "real", "n=4", an algebra, or anything else with options.
         options: Arguments of `create_model` that make it.
         seeds: One run for each.
-        paper: The paper's accuracy in percent, as printed.
+        paper: The paper's score, as printed: the accuracy in percent, or the F-score.
         baseline: Whether the others of the family are compared with it.
     """
 
@@ -81,20 +82,23 @@ class Comparison:
     Attributes:
         name: Of the comparison.
         title: Of its table.
+        task: What all its networks are trained for.
         variants: Its lines.
     """
 
     name: str
     title: str
+    task: Task
     variants: tuple[Variant, ...]
 
 
 def load_comparison(name: str | Path) -> Comparison:
     """Reads a packaged comparison, or one from a YAML file.
 
-    `families` maps recipes to their variants, and each variant to nothing, to the paper's accuracy,
-    or to options: those of the network, besides `seeds` and `paper`. A recipe is a packaged name or
-    a file beside the comparison's.
+    `families` maps recipes to their variants, and each variant to nothing, to the paper's score, or
+    to options: those of the network, besides `seeds`, `paper` and `baseline`. A recipe is a
+    packaged name or a file beside the comparison's. The others of a family are compared with its
+    baseline: the variant `real` or, where another has `baseline: true`, with that.
 
     Args:
         name: Of a packaged comparison, or the path of a file.
@@ -104,12 +108,24 @@ def load_comparison(name: str | Path) -> Comparison:
     if not tree.get("families"):
         raise ValueError(f"the comparison {name} has no families: recipes with their variants")
     short = Path(name).stem
-    variants = [
-        _make_variant(_find_recipe(family, Path(name).parent), str(variant), entry, tree)
+    families = {
+        _find_recipe(family, Path(name).parent): entries
         for family, entries in tree["families"].items()
+    }
+    variants = [
+        _make_variant(recipe, str(variant), entry, tree.get("seeds", [0]), _find_baseline(entries))
+        for recipe, entries in families.items()
         for variant, entry in entries.items()
     ]
-    return Comparison(short, tree.get("title", short), tuple(variants))
+    return Comparison(short, tree.get("title", short), _common_task(families), tuple(variants))
+
+
+def _common_task(recipes: Iterable[str]) -> Task:
+    tasks = {recipe: build_recipe(read_recipe(recipe)).task for recipe in recipes}
+    if len(set(tasks.values())) > 1:
+        listed = ", ".join(f"{recipe}: {task}" for recipe, task in tasks.items())
+        raise ValueError(f"the recipes of a comparison must be of one task, not {listed}")
+    return TASKS[next(iter(tasks.values()))]
 
 
 def _find_recipe(family: str, folder: Path) -> str:
@@ -117,10 +133,18 @@ def _find_recipe(family: str, folder: Path) -> str:
     return str(beside) if beside.is_file() else family
 
 
-def _make_variant(recipe: str, name: str, entry: Any, tree: Tree) -> Variant:
+def _find_baseline(entries: Mapping[str, Any]) -> str:
+    marked = (n for n, e in entries.items() if isinstance(e, Mapping) and e.get("baseline"))
+    return next(marked, BASELINE)
+
+
+def _make_variant(
+    recipe: str, name: str, entry: Any, seeds: Sequence[int], baseline: str
+) -> Variant:
     options = dict(entry) if isinstance(entry, Mapping) else {"paper": entry}
+    options.pop("baseline", None)
     paper = options.pop("paper", None)
-    seeds = options.pop("seeds", tree.get("seeds", [0]))
+    seeds = options.pop("seeds", seeds)
     return Variant(
         family=Path(recipe).stem,
         recipe=recipe,
@@ -129,7 +153,7 @@ def _make_variant(recipe: str, name: str, entry: Any, tree: Tree) -> Variant:
         seeds=tuple(seeds),
         # YAML reads 67.990 as a number; the paper prints three digits
         paper=f"{paper:.3f}" if isinstance(paper, float) else paper,
-        baseline=name == tree.get("baseline", BASELINE),
+        baseline=name == baseline,
     )
 
 
@@ -153,6 +177,11 @@ def plan(comparison: Comparison, out: Path, overrides: Mapping[str, Any]) -> lis
         out: Where the folders of the runs go.
         overrides: Parts of a recipe that replace those of every family's.
     """
+    task = overrides.get("task", comparison.task.name)
+    if task != comparison.task.name:
+        raise ValueError(
+            f"task={task} cannot be: {comparison.name} is about {comparison.task.name}"
+        )
     runs = [
         Run(variant, seed, out / "runs" / _slug(variant, seed), _recipe(variant, seed, overrides))
         for variant in comparison.variants

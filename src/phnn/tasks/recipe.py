@@ -101,10 +101,12 @@ class Recipe:
     """A training run.
 
     Args:
+        task: What the network is trained for: images, to tell their classes, or sound, to tell which
+            events are heard when.
         model: The network: name, n, algebra and the other arguments of phnn.create_model, such as
             --model.n 4 or --model.algebra quaternion.
-        data: The images: name, root, batch_size and the other arguments of ImageData, such as
-            --data.root FOLDER.
+        data: The images or scenes: root, batch_size and the other arguments of ImageData or
+            SoundData, such as --data.root FOLDER.
         optimizer: The optimizer.
         schedule: The learning-rate schedule.
         trainer: How the training is carried out.
@@ -112,6 +114,7 @@ class Recipe:
         start: A file of phnn.save whose weights to begin with.
     """
 
+    task: Literal["images", "sound"] = "images"
     model: dict[str, Any] = field(default_factory=dict)
     data: dict[str, Any] = field(default_factory=dict)
     optimizer: OptimizerOptions = field(default_factory=OptimizerOptions)

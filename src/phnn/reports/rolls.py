@@ -12,8 +12,8 @@ from phnn.reports.drawing import COLOURS
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_BLACK, VERMILION, BLUE, *_ = COLOURS
-KINDS = {"found": BLUE, "missed": "#E69F00", "false alarm": VERMILION}
+BLACK, _VERMILION, BLUE, *_ = COLOURS
+KINDS = {"found": BLUE, "missed": "#E69F00", "false alarm": BLACK}
 
 
 def draw_roll(

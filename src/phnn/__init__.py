@@ -1,6 +1,6 @@
 """Parameterized hypercomplex neural networks: layers with 1/n of the parameters."""
 
-from phnn import algebra, decompose, functional, init, models, nn, tasks, testing
+from phnn import algebra, analysis, decompose, functional, init, models, nn, tasks, testing
 from phnn.io import export, load, save
 from phnn.models import create_model, list_models
 from phnn.nn import (
@@ -26,6 +26,7 @@ __all__ = [
     "PHConvTranspose3d",
     "PHLinear",
     "algebra",
+    "analysis",
     "convert",
     "create_model",
     "decompose",

@@ -1,0 +1,24 @@
+"""What PH layers learned: which algebra, how many terms, how many multiplications."""
+
+from phnn.analysis.description import Description, LayerDescription, describe
+from phnn.analysis.known import cross, known
+from phnn.analysis.planar import Plane, classify, hyperdeterminant
+from phnn.analysis.spans import MATCH, Neighbour, distance, neighbours
+from phnn.analysis.terms import effective_terms, usage
+
+__all__ = [
+    "MATCH",
+    "Description",
+    "LayerDescription",
+    "Neighbour",
+    "Plane",
+    "classify",
+    "cross",
+    "describe",
+    "distance",
+    "effective_terms",
+    "hyperdeterminant",
+    "known",
+    "neighbours",
+    "usage",
+]

@@ -1,0 +1,262 @@
+"""What the layers of a model learned, layer by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from phnn import decompose
+from phnn.algebra import Algebra
+from phnn.analysis.known import known
+from phnn.analysis.planar import Plane, classify
+from phnn.analysis.spans import MATCH, NEGLIGIBLE, Neighbour, basis, neighbours
+from phnn.analysis.terms import effective_terms, usage
+from phnn.decompose import Bilinear, Declined
+from phnn.nn import PHLayer
+
+__all__ = ["Description", "LayerDescription", "describe"]
+
+ROUNDING = 1e-6  # A was learned in float32, so its tensor rank is asked for up to that
+TINY = torch.finfo(torch.float64).tiny
+
+
+@dataclass(frozen=True, eq=False)
+class LayerDescription:
+    """What one layer learned; prints as a table.
+
+    Attributes:
+        name: Its name in the model; empty for a layer alone.
+        type: Its class.
+        A: The algebra, (terms, n, n), float64 on the CPU.
+        usage: Norm of each term A_i ⊗ F_i; their squares add up to one.
+        spectrum: Singular values of the rearranged H, n² of them, largest first.
+        dimension: Of the span of the terms that are used.
+        neighbours: Known algebras, the nearest first, with their distances; see
+            `phnn.analysis.neighbours`. Empty when H is zero.
+        plane: For n = 2, the kind by the sign of the hyperdeterminant.
+        rank: The multiplications of the algebra, or why none were found; None when not asked for.
+    """
+
+    name: str
+    type: str
+    A: Tensor = field(repr=False)
+    usage: Tensor = field(repr=False)
+    spectrum: Tensor = field(repr=False)
+    dimension: int
+    neighbours: tuple[Neighbour, ...]
+    plane: Plane | None
+    rank: Bilinear | Declined | None
+
+    @property
+    def n(self) -> int:
+        """Dimension of the algebra."""
+        return self.A.shape[-1]
+
+    @property
+    def terms(self) -> int:
+        """Number of Kronecker terms."""
+        return len(self.A)
+
+    @property
+    def match(self) -> Algebra | None:
+        """The known algebra that this one is, up to orthogonal changes of basis; None if none."""
+        return next((found.algebra for found in self.neighbours if found.is_match), None)
+
+    @property
+    def unused(self) -> tuple[int, ...]:
+        """The terms that contribute next to nothing to H."""
+        return tuple((self.usage < NEGLIGIBLE).nonzero().flatten().tolist())
+
+    @property
+    def effective_terms(self) -> float:
+        """How many equally strong terms would spread as these do."""
+        return effective_terms(self.spectrum)
+
+    @property
+    def errors(self) -> Tensor:
+        """Relative error of H with its best 0, 1, …, terms Kronecker terms alone."""
+        return decompose.errors(self.spectrum)[: self.terms + 1]
+
+    def __str__(self) -> str:
+        kind = f", {self.plane.value}" if self.plane else ""
+        facts = [
+            f"{self.name or 'layer'}: {self.type}, n={self.n}, terms={self.terms}",
+            f"span of A: {self.dimension} dimensions{kind}",
+            f"share of each term: {_show(self.usage)}",
+            f"error with the best 1, 2, … terms alone: {_show(self.errors[1:])}",
+        ]
+        if isinstance(self.rank, Declined):
+            facts.append(f"multiplications: {self.rank.reason}")
+        elif self.rank is not None:
+            facts.append(f"multiplications: {_show_rank(self.rank)} of {self.n**2}")
+        rows = [("algebra", "distance", "")]
+        for found in self.neighbours:
+            rows.append((found.algebra.name, f"{found.distance:.4f}", _remark(found)))
+        return "\n".join([*facts, *_align(rows)])
+
+
+@dataclass(frozen=True, eq=False)
+class Description:
+    """What the PH layers of a model learned; prints as a table, and so does each of its layers.
+
+    Attributes:
+        layers: In the order of the model.
+    """
+
+    layers: tuple[LayerDescription, ...]
+
+    def __getitem__(self, name: str) -> LayerDescription:
+        names = [layer.name for layer in self.layers]
+        if name not in names:
+            raise KeyError(f"no PH layer is called {name!r}; there are {', '.join(names)}")
+        return self.layers[names.index(name)]
+
+    def __iter__(self) -> Iterator[LayerDescription]:
+        return iter(self.layers)
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    def __str__(self) -> str:
+        nearest = [layer.neighbours[0] if layer.neighbours else None for layer in self.layers]
+        columns = {
+            "layer": [layer.name for layer in self.layers],
+            "type": [layer.type for layer in self.layers],
+            "n": [str(layer.n) for layer in self.layers],
+            "terms": [str(layer.terms) for layer in self.layers],
+            "effective": [f"{layer.effective_terms:.1f}" for layer in self.layers],
+            "unused": [" ".join(map(str, layer.unused)) for layer in self.layers],
+            "kind": [layer.plane.value if layer.plane else "" for layer in self.layers],
+            "rank": [_show_rank(layer.rank) for layer in self.layers],
+            "nearest": [found.algebra.name if found else "" for found in nearest],
+            "distance": [f"{found.distance:.4f}" if found else "" for found in nearest],
+            "match": [layer.match.name if layer.match else "" for layer in self.layers],
+        }
+        told = {name: column for name, column in columns.items() if any(column)}
+        return "\n".join(_align([tuple(told), *zip(*told.values(), strict=True)]))
+
+
+def describe(
+    model: nn.Module,
+    *,
+    algebras: Sequence[Algebra] | None = None,
+    rank: bool = True,
+    seconds: float = 10.0,
+) -> Description:
+    """Says what the PH layers of a model learned.
+
+    Args:
+        model: A PH layer, or a model that holds some.
+        algebras: Known algebras to compare with, each with the layers of its n; those of
+            `phnn.analysis.known` by default.
+        rank: Whether to look for the fewest multiplications of each algebra; for n = 4 it takes
+            about 0.1 s a layer, for n = 8 all the time it is given.
+        seconds: Processor time for the rank of each layer.
+
+    Example:
+        >>> import phnn
+        >>> layer = phnn.PHLinear(8, 8, algebra=phnn.algebra.quaternion)
+        >>> found = describe(layer).layers[0]
+        >>> found.match, found.rank.rank, found.dimension, found.unused
+        (<algebra quaternion, n=4>, 8, 4, ())
+    """
+    layers = {name: part for name, part in model.named_modules() if isinstance(part, PHLayer)}
+    if not layers:
+        raise ValueError(
+            f"{type(model).__name__} holds no PH layer; phnn.convert makes them from dense ones"
+        )
+    measured = {name: _measure(name, layer) for name, layer in layers.items()}
+    ranks = _ranks([found.A for found in measured.values()], rank, seconds)
+    return Description(
+        tuple(
+            _describe(name, type(layers[name]).__name__, found, tensor_rank, algebras)
+            for (name, found), tensor_rank in zip(measured.items(), ranks, strict=True)
+        )
+    )
+
+
+class _Measured(NamedTuple):
+    """The tensors of one layer that its description is made of."""
+
+    A: Tensor
+    usage: Tensor
+    spectrum: Tensor
+
+
+def _measure(name: str, layer: PHLayer) -> _Measured:
+    where = name or type(layer).__name__
+    A, F = layer.A.detach(), layer.F.detach()
+    if A.is_meta or F.is_meta:
+        raise ValueError(f"{where} is on the meta device and holds no numbers to describe")
+    if not (A.isfinite().all() and F.isfinite().all()):
+        raise ValueError(f"{where} holds values that are NaN or infinite")
+    weight = layer.weight.detach()
+    spectrum = decompose.spectrum(weight, layer.n, layer.groups, layer.transposed)
+    return _Measured(A.to("cpu", torch.float64), usage(A, F, layer.groups), spectrum.cpu())
+
+
+def _ranks(
+    algebras: Sequence[Tensor], wanted: bool, seconds: float
+) -> list[Bilinear | Declined | None]:
+    """The multiplications of all algebras, searched together; None where none were asked for."""
+    if not wanted:
+        return [None] * len(algebras)
+    nonzero = [A for A in algebras if A.any()]
+    found = iter(decompose.bilinear_many(nonzero, tol=ROUNDING, seconds=seconds))
+    return [next(found) if A.any() else Declined("A is zero everywhere") for A in algebras]
+
+
+def _describe(
+    name: str,
+    type: str,
+    measured: _Measured,
+    rank: Bilinear | Declined | None,
+    algebras: Sequence[Algebra] | None,
+) -> LayerDescription:
+    A, shares, spectrum = measured
+    n = A.shape[-1]
+    if algebras is None:
+        algebras = known(n)
+    # each term as strong as it is in H: how A and F divide a scale between them means nothing
+    strong = A * (shares / A.flatten(1).norm(dim=1).clamp_min(TINY)).view(-1, 1, 1)
+    dimension = len(basis(strong)) if strong.any() else 0
+    return LayerDescription(
+        name=name,
+        type=type,
+        A=A,
+        usage=shares,
+        spectrum=spectrum,
+        dimension=dimension,
+        neighbours=tuple(
+            neighbours(strong, [known for known in algebras if known.n == n]) if dimension else ()
+        ),
+        plane=classify(strong) if n == dimension == 2 else None,
+        rank=rank,
+    )
+
+
+def _remark(found: Neighbour) -> str:
+    if found.is_match:
+        return "match"
+    if found.dimension < found.algebra.n and found.distance < MATCH:
+        return f"within it, {found.dimension} of {found.algebra.n} dimensions"
+    return ""
+
+
+def _show_rank(rank: Bilinear | Declined | None) -> str:
+    if isinstance(rank, Bilinear):
+        return str(rank.rank) if rank.searched else f"≤ {rank.rank}"
+    return "" if rank is None else "?"
+
+
+def _show(numbers: Tensor) -> str:
+    return " ".join(f"{number:.3f}" for number in numbers.tolist())
+
+
+def _align(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]

@@ -1,0 +1,209 @@
+r"""Distances between algebras that do not depend on the choice of their bases.
+
+A layer can exchange a change of basis between the terms of A and the filters,
+:math:`\sum_i A_i \otimes F_i = \sum_j (\sum_i C_{ji} A_i) \otimes (\sum_i C^{-1}_{ij} F_i)`, so
+what it learned is the span of its terms, a k-dimensional subspace of the n × n matrices. Outputs
+and inputs can be rotated in the layers around it, so two algebras are the same when orthogonal P
+and Q carry one span into the other, :math:`L_j \mapsto P L_j Q^\top`. The distance is
+
+.. math::
+    d = \min_{P, Q \in O(n)} \sqrt{1 - \tfrac{1}{k}
+        \mathrm{tr}(\Pi_A \, \Pi_{P L Q^\top})} \in [0, 1]
+
+with the projectors on both spans: the chordal distance over its largest value √k. Where the span of
+A has fewer dimensions than the algebra, it is 0 when A lies within the algebra.
+
+The trace is a sum of squares that are linear in P, so it is convex in P and lies above each of its
+tangents; the orthogonal matrix that is best for the tangent is the polar factor of the gradient.
+Steps for P and Q in turn never make the trace smaller. They end in a local maximum, so many random
+starts run at once; on algebras in scrambled bases one start in four or more finds the match, within
+about 25 steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from phnn.algebra import Algebra
+from phnn.decompose.threads import one_thread
+
+__all__ = ["MATCH", "NEGLIGIBLE", "Neighbour", "basis", "distance", "neighbours"]
+
+# below this distance a learned algebra is said to be the known one; random algebras of n = 4 stay
+# above 0.3 (tests/test_analysis.py)
+MATCH = 0.05
+# singular values and terms below this share of the largest do not count
+NEGLIGIBLE = 1e-3
+STARTS = 32
+ROUND, KEPT = 12, (8, 2)  # steps after which the best starts alone go on, and how many they are
+STEPS = 100
+SETTLED = 1e-10  # relative gain of the trace in one step, below which a start has arrived
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """A known algebra, and how far from it a learned one is.
+
+    Attributes:
+        algebra: The known algebra.
+        distance: The normalised chordal distance, 0 to 1.
+        dimension: Of the span of the learned terms, k.
+    """
+
+    algebra: Algebra
+    distance: float
+    dimension: int
+
+    @property
+    def is_match(self) -> bool:
+        """Whether the learned algebra is this one: all its dimensions, closer than `MATCH`."""
+        return self.dimension == self.algebra.n and self.distance < MATCH
+
+
+def distance(A: Tensor, algebra: Algebra) -> float:
+    """How far a learned algebra is from a known one, whatever the bases; see `neighbours`.
+
+    Args:
+        A: The learned algebra, (terms, n, n).
+        algebra: The known one, of the same n.
+
+    Example:
+        >>> from phnn.algebra import complex, dual, split_complex
+        >>> A = torch.tensor([[[2.0, 1.0], [-1.0, 2.0]], [[0.0, -3.0], [3.0, 0.0]]])
+        >>> [round(distance(A, known), 3) for known in (complex, dual, split_complex)]
+        [0.0, 0.5, 0.707]
+    """
+    return neighbours(A, [algebra])[0].distance
+
+
+@one_thread()
+def neighbours(A: Tensor, algebras: Sequence[Algebra]) -> list[Neighbour]:
+    """The known algebras in the order of their distance from a learned one, the nearest first.
+
+    The same A gives the same result; the starts come from a generator of their own.
+
+    Args:
+        A: The learned algebra, (terms, n, n). Terms in one direction count once, and directions
+            weaker than `NEGLIGIBLE` of the strongest not at all.
+        algebras: Those to compare with, of dimension n.
+    """
+    span = basis(A)
+    n, dimension = A.shape[-1], len(span)
+    for algebra in algebras:
+        if algebra.n != n:
+            raise ValueError(
+                f"A of shape {tuple(A.shape)} has n={n}, but {algebra.name} has n={algebra.n}"
+            )
+    if not algebras:
+        return []
+    others = [basis(algebra.structure) for algebra in algebras]
+    gaps = _distances(span, _stack(others)).tolist()
+    found = [
+        Neighbour(algebra, gap, dimension) for algebra, gap in zip(algebras, gaps, strict=True)
+    ]
+    return sorted(found, key=lambda neighbour: neighbour.distance)
+
+
+def basis(A: Tensor) -> Tensor:
+    """Orthonormal matrices (k, n, n) with the span of A, in float64 on the CPU."""
+    if A.dim() != 3 or A.shape[1] != A.shape[2] or A.numel() == 0:
+        raise ValueError(f"an algebra has shape (terms, n, n), got {tuple(A.shape)}")
+    if A.is_meta:
+        raise ValueError("the algebra is on the meta device and holds no numbers to compare")
+    exact = A.detach().to("cpu", torch.float64)
+    if not exact.isfinite().all():
+        raise ValueError("the algebra holds values that are NaN or infinite")
+    if not exact.any():
+        raise ValueError(f"the algebra is zero everywhere, shape {tuple(A.shape)}")
+    _, values, vectors = torch.linalg.svd(exact.flatten(1), full_matrices=False)
+    return vectors[values > NEGLIGIBLE * values[0]].unflatten(1, A.shape[1:])
+
+
+def _stack(spans: Sequence[Tensor]) -> Tensor:
+    """One tensor (algebras, k, n, n); matrices of zeros fill up the smaller spans."""
+    most = max(map(len, spans))
+    return torch.stack(
+        [torch.cat([span, span.new_zeros(most - len(span), *span.shape[1:])]) for span in spans]
+    )
+
+
+class _Search:
+    """Starts for P and Q on their way to the smallest distance, for several algebras at once."""
+
+    def __init__(self, span: Tensor, others: Tensor) -> None:
+        self.flat, self.others, self.n = span.flatten(1), others.unsqueeze(1), span.shape[-1]
+        shape = (len(others), STARTS, self.n, self.n)
+        generator = torch.Generator().manual_seed(0)
+        self.P, self.Q = (_draw_orthogonal(shape, generator) for _ in "PQ")
+
+    def turn(self) -> tuple[Tensor, Tensor]:
+        """P L_j Qᵀ as (algebras, starts, k', n²), and its products with the basis of A."""
+        # one product for all j: beside each other for P, on top of each other for Q
+        wide = self.P @ self.others.movedim(-3, -2).flatten(-2)
+        high = wide.unflatten(-1, (-1, self.n)).flatten(-3, -2) @ self.Q.mT
+        matrices = high.unflatten(-2, (self.n, -1)).transpose(-3, -2).flatten(-2)
+        return matrices, matrices @ self.flat.mT
+
+    def step(self) -> Tensor:
+        """Improves P, then Q; the traces of before."""
+        _, products = self.turn()
+        projected = (products @ self.flat).unflatten(-1, (self.n, self.n))
+        turned = self.others @ self.Q.mT.unsqueeze(-3)  # (P L_j Qᵀ) is linear in P
+        self.P = _polar(_sum_of_products(projected, turned.mT))
+        trace = products.square().sum((-2, -1))
+        _, products = self.turn()
+        projected = (products @ self.flat).unflatten(-1, (self.n, self.n))
+        self.Q = _polar(_sum_of_products(projected.mT, self.P.unsqueeze(-3) @ self.others))
+        return trace
+
+    def keep(self, trace: Tensor, count: int) -> None:
+        """Goes on with the best starts alone."""
+        best = trace.topk(count, dim=-1).indices[..., None, None]
+        self.P, self.Q = (X.take_along_dim(best, dim=1) for X in (self.P, self.Q))
+
+    def distances(self) -> Tensor:
+        """The smallest distance for each algebra."""
+        matrices, products = self.turn()
+        # what the turned span leaves of A; k − trace would lose half of the digits near a match
+        rest = self.flat - products.mT @ matrices
+        gaps: Tensor = rest.square().sum((-2, -1)).amin(-1) / len(self.flat)
+        return gaps.sqrt()
+
+
+def _distances(span: Tensor, others: Tensor) -> Tensor:
+    """Distances of one span from several, (k, n, n) and (algebras, k', n, n)."""
+    search = _Search(span, others)
+    for count in KEPT:
+        for _ in range(ROUND):
+            trace = search.step()
+        search.keep(trace, count)
+    trace = search.step()
+    for _ in range(STEPS):
+        before, trace = trace, search.step()
+        if bool((trace - before <= SETTLED * len(span)).all()):
+            break
+    return search.distances()
+
+
+def _sum_of_products(left: Tensor, right: Tensor) -> Tensor:
+    """Σ_j left_j @ right_j over the third axis from the end, as one product."""
+    return left.movedim(-3, -2).flatten(-2) @ right.flatten(-3, -2)
+
+
+def _polar(matrices: Tensor) -> Tensor:
+    """The nearest orthogonal matrices."""
+    left, _, right = torch.linalg.svd(matrices)
+    nearest: Tensor = left @ right
+    return nearest
+
+
+def _draw_orthogonal(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """Uniform draws from O(n), rotations as well as reflections."""
+    normal = torch.randn(shape, generator=generator, dtype=torch.float64)
+    Q, R = torch.linalg.qr(normal)
+    uniform: Tensor = Q * R.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
+    return uniform

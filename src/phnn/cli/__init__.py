@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import phnn
 from phnn.cli.models import convert, export, inspect
+from phnn.cli.reports import figures, report
 from phnn.cli.training import FAILED_RUNS, compare, predict, tables, test, train
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ USER_ERROR = 2
 EXTRAS = dict.fromkeys(
     [
         "PIL",
+        "captum",
         "datasets",
         "jsonargparse",
         "lightning",
@@ -43,7 +45,18 @@ EXTRAS = dict.fromkeys(
 
 COMMANDS: dict[str, Callable[..., int]] = {
     function.__name__: function
-    for function in (train, test, predict, compare, tables, convert, inspect, export)
+    for function in (
+        train,
+        test,
+        predict,
+        compare,
+        report,
+        figures,
+        tables,
+        convert,
+        inspect,
+        export,
+    )
 }
 
 
@@ -69,6 +82,7 @@ def _make_parser() -> ArgumentParser:
 BY_HAND: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "images": (("images",), {"type": Path, "nargs": "+"}),
     "comparison": (("comparison",), {"type": str, "nargs": "?"}),
+    "results": (("results",), {"type": Path, "nargs": "?"}),
     "out": (("-o", "--out"), {"type": Path}),
 }
 PLACES = {
@@ -76,6 +90,8 @@ PLACES = {
     "checkpoint": "CHECKPOINT",
     "images": "IMAGES...",
     "comparison": "[COMPARISON]",
+    "folder": "FOLDER",
+    "results": "[RESULTS]",
 }
 
 

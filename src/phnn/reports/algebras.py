@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 from torch import nn
 
 from phnn.nn import PHLayer
@@ -18,49 +17,44 @@ LAYERS = 3  # drawn of a network
 TERMS = 8  # drawn of a layer
 
 
-class LayerAlgebra(NamedTuple):
-    """The algebra A (terms, n, n) of a layer."""
-
-    layer: str
-    A: npt.NDArray[np.float64]
-
-
-def list_algebras(model: nn.Module) -> list[LayerAlgebra]:
-    """Returns the learned algebras of a model with n > 1, in the order of its layers."""
-    return [
-        LayerAlgebra(name, layer.A.detach().double().cpu().numpy())
+def list_learned(model: nn.Module) -> dict[str, PHLayer]:
+    """Returns the layers of a model that have learned an algebra with n > 1, by name."""
+    return {
+        name: layer
         for name, layer in model.named_modules()
         if isinstance(layer, PHLayer) and layer.learns_algebra and layer.n > 1
-    ]
+    }
 
 
-def choose_spread(found: Sequence[LayerAlgebra], count: int = LAYERS) -> list[LayerAlgebra]:
+def choose_spread(layers: Mapping[str, PHLayer], count: int = LAYERS) -> dict[str, PHLayer]:
     """Returns the first, the last and layers evenly between.
 
     Args:
-        found: In the order of the layers.
+        layers: In the order of the model.
         count: How many to choose at most.
     """
-    places = np.linspace(0, len(found) - 1, min(count, len(found))).round().astype(int)
-    return [found[place] for place in places]
+    names = list(layers)
+    places = np.linspace(0, len(names) - 1, min(count, len(names))).round().astype(int)
+    return {names[place]: layers[names[place]] for place in places}
 
 
-def draw_algebras(found: Sequence[LayerAlgebra], title: str) -> Figure:
+def draw_algebras(layers: Mapping[str, PHLayer], title: str) -> Figure:
     """Draws the matrices A_i as heat maps: a row for each layer.
 
     Args:
-        found: The layers to draw, at least one.
+        layers: What to draw, at least one.
         title: Of the figure.
     """
     from matplotlib.figure import Figure
 
-    columns = min(TERMS, max(len(A) for _, A in found))
+    found = {name: layer.A.detach().double().cpu().numpy() for name, layer in layers.items()}
+    columns = min(TERMS, max(len(A) for A in found.values()))
     figure = Figure(figsize=(1.2 + 1.25 * columns, 0.9 + 1.5 * len(found)), layout="constrained")
     figure.suptitle(title, fontsize="medium")
     panels = figure.subplots(len(found), columns, squeeze=False)
-    limit = max(float(np.abs(A).max()) for _, A in found) or 1.0
+    limit = max(float(np.abs(A).max()) for A in found.values()) or 1.0
     image = None
-    for row, (layer, A) in zip(panels, found, strict=True):
+    for row, (layer, A) in zip(panels, found.items(), strict=True):
         for i, panel in enumerate(row):
             panel.set_xticks([])
             panel.set_yticks([])

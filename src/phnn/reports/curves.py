@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from phnn.reports.drawing import assign_colours
+from phnn.tasks.task import Score
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -44,12 +45,15 @@ def list_quantities(curves: Sequence[Curve]) -> list[str]:
     return list(dict.fromkeys(what for part, _, what in columns if part in PARTS))
 
 
-def draw_curves(curves: Sequence[tuple[str, Curve]], quantity: str) -> Figure:
+def draw_curves(
+    curves: Sequence[tuple[str, Curve]], quantity: str, score: Score | None = None
+) -> Figure:
     """Draws how a quantity changed from epoch to epoch.
 
     Args:
         curves: Each with the name of what was trained; those of one name share a colour.
         quantity: One of `list_quantities`.
+        score: How people read it.
     """
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
@@ -64,11 +68,13 @@ def draw_curves(curves: Sequence[tuple[str, Curve]], quantity: str) -> Figure:
             values = curve.get(f"{part}_{quantity}")
             if values:
                 epochs = [epoch + 1 for epoch in curve["epoch"]]
-                panel.plot(epochs, values, style, color=colours[name], marker=".", alpha=0.85)
+                scaled = [value * (score.scale if score else 1) for value in values]
+                panel.plot(epochs, scaled, style, color=colours[name], marker=".", alpha=0.85)
                 drawn.append(part)
-    panel.set_title(f"{quantity.capitalize()} during training")
+    label = score.label if score else quantity
+    panel.set_title(f"{label[0].upper()}{label[1:]} during training")
     panel.set_xlabel("epoch")
-    panel.set_ylabel(quantity)
+    panel.set_ylabel(f"{label} ({score.unit})" if score and score.unit else label)
     panel.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     panel.grid(alpha=0.3)
     names = {"train": "training part", "val": "validation part"}

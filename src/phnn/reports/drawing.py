@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from phnn.io import replacing
 
@@ -19,6 +19,23 @@ RESOLUTION = 150  # dots per inch of a PNG
 
 
 Format = Literal["png", "svg"]
+Say = Callable[[str], None]  # is told what takes a while
+
+
+class Picture(NamedTuple):
+    """A figure with what must be known to show it.
+
+    Attributes:
+        name: Its own among those that are shown together.
+        figure: What to show.
+        caption: Says what it shows, also to those who cannot see it.
+        format: What suits it on a page: svg, or png for photographs.
+    """
+
+    name: str
+    figure: Figure
+    caption: str
+    format: Format = "svg"
 
 
 def assign_colours(names: Iterable[str]) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 from phnn.io import replacing
+from phnn.reports.drawing import Say
+from phnn.reports.results import RunRecord
 from phnn.tasks.images import ImageData
 from phnn.tasks.recipe import Tree, build_recipe, merge
 from phnn.tasks.trained import Trained, load_trained
@@ -47,6 +49,9 @@ class Evaluation:
     def right(self) -> npt.NDArray[np.bool_]:
         """Whether each answer is right."""
         return self.labels == self.predictions
+
+
+Evaluated = tuple[RunRecord, Evaluation]
 
 
 class Shelf:
@@ -112,9 +117,23 @@ def evaluate_run(folder: Path, shelf: Shelf) -> Evaluation:
     return made
 
 
-def is_evaluated(folder: Path) -> bool:
-    """Returns whether the answers of a run's network are kept in its folder already."""
-    return (folder / EVALUATION).is_file()
+def evaluate_runs(runs: Iterable[RunRecord], shelf: Shelf, say: Say) -> list[Evaluated]:
+    """Returns runs with the answers of their networks.
+
+    Args:
+        runs: Whose networks are here.
+        shelf: Where their data are found.
+        say: Is told what takes a while.
+
+    Raises:
+        DataMissingError: The data cannot be read.
+    """
+    evaluated = []
+    for run in runs:
+        if not (run.folder / EVALUATION).is_file():
+            say(f"tests {run.name}")
+        evaluated.append((run, evaluate_run(run.folder, shelf)))
+    return evaluated
 
 
 def _read(path: Path, digest: str) -> Evaluation | None:
@@ -148,8 +167,8 @@ def _evaluate(trained: Trained, data: ImageData) -> Evaluation:
             inputs, labels = data.on_after_batch_transfer(moved, 0)
             probabilities, predictions = model(inputs).softmax(1).max(1)
             parts.append((labels, predictions.cpu(), probabilities.float().cpu()))
-    labels, predictions, probabilities = (torch.cat(part).numpy() for part in zip(*parts, strict=True))
-    return Evaluation(tuple(data.classes), labels, predictions, probabilities)
+    answers = (torch.cat(part).numpy() for part in zip(*parts, strict=True))
+    return Evaluation(tuple(data.classes), *answers)
 
 
 def take_images(data: ImageData, places: Sequence[int]) -> tuple[Tensor, Tensor]:

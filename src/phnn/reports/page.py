@@ -7,12 +7,8 @@ import html
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import TYPE_CHECKING
 
-from phnn.reports.drawing import Format, render_figure
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from phnn.reports.drawing import Picture, render_figure
 
 TYPES = {"png": "image/png", "svg": "image/svg+xml"}
 # nothing is fetched and nothing runs, whatever the page may hold
@@ -55,9 +51,7 @@ def element(tag: str, *children: str, **attributes: str) -> Html:
     written = "".join(
         f' {name.rstrip("_")}="{html.escape(value)}"' for name, value in attributes.items()
     )
-    inside = "".join(
-        child if isinstance(child, Html) else html.escape(child) for child in children
-    )
+    inside = "".join(child if isinstance(child, Html) else html.escape(child) for child in children)
     closed = "" if tag in ("br", "img", "meta", "link") else f"</{tag}>"
     return Html(f"<{tag}{written}>{inside}{closed}")
 
@@ -88,7 +82,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Html:
 def facts(pairs: Iterable[tuple[str, str]]) -> Html:
     """Returns a list of names with what they are."""
     return element(
-        "dl", *(element(tag, text) for pair in pairs for tag, text in zip(("dt", "dd"), pair, strict=True))
+        "dl", *(part for name, text in pairs for part in (element("dt", name), element("dd", text)))
     )
 
 
@@ -102,23 +96,17 @@ def fold(summary: str, *children: Html) -> Html:
     return element("details", element("summary", summary), *children)
 
 
-def picture(figure: Figure, name: str, caption: str, format: Format = "svg") -> Html:
-    """Returns a figure, embedded.
-
-    Args:
-        figure: What to show.
-        name: Its own on the page.
-        caption: Says what it shows, also to those who cannot see it.
-        format: "svg", or "png" for photographs.
-    """
-    content = base64.b64encode(render_figure(figure, format, name)).decode()
-    image = element("img", src=f"data:{TYPES[format]};base64,{content}", alt=caption)
-    return element("figure", image, element("figcaption", caption))
+def show(picture: Picture) -> Html:
+    """Returns a picture with its caption, embedded."""
+    content = render_figure(picture.figure, picture.format, picture.name)
+    source = f"data:{TYPES[picture.format]};base64,{base64.b64encode(content).decode()}"
+    image = element("img", src=source, alt=picture.caption)
+    return element("figure", image, element("figcaption", picture.caption))
 
 
-def gallery(pictures: Sequence[Html]) -> Html:
+def gallery(pictures: Iterable[Picture]) -> Html:
     """Returns pictures beside each other, as many as fit."""
-    return element("div", *pictures, class_="gallery")
+    return element("div", *map(show, pictures), class_="gallery")
 
 
 def render_page(title: str, about: str, sections: Sequence[Section]) -> str:

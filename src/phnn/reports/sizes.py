@@ -38,7 +38,7 @@ def draw_sizes(lines: Sequence[Line], title: str) -> Figure:
     right.bar_label(files, [f"{line.storage_mb:.2f}" for line in known], padding=3)
     right.set_xlabel("saved file (MB)")
     for panel in (left, right):
-        panel.margins(x=0.22)
+        panel.margins(x=0.35)
         panel.grid(axis="x", alpha=0.3)
         panel.set_axisbelow(True)
     return figure

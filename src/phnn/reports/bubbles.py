@@ -33,7 +33,7 @@ def draw_bubbles(title: str, lines: Sequence[Line]) -> Figure:
 
     known = [line for line in lines if line.score is not None]
     families = list(dict.fromkeys(line.family for line in known))
-    colours = assign_colours(line.variant for line in known)
+    colours = assign_colours(line.variant for line in lines)
     columns = min(COLUMNS, math.ceil(math.sqrt(len(families))))
     rows = math.ceil(len(families) / columns)
     figure = Figure(figsize=(1 + 5.4 * columns, 0.6 + 3.8 * rows), layout="constrained")

@@ -51,7 +51,7 @@ def draw_curves(
     """Draws how a quantity changed from epoch to epoch.
 
     Args:
-        curves: Each with the name of what was trained; those of one name share a colour.
+        curves: Each with the name of what was trained, for its colour; some may be empty.
         quantity: One of `list_quantities`.
         score: How people read it.
     """
@@ -62,7 +62,7 @@ def draw_curves(
     colours = assign_colours(name for name, _ in curves)
     figure = Figure(figsize=(5.2, 4.0), layout="constrained")
     panel = figure.subplots()
-    drawn = []
+    drawn: dict[tuple[str, str], None] = {}
     for name, curve in curves:
         for part, style in PARTS.items():
             values = curve.get(f"{part}_{quantity}")
@@ -70,7 +70,7 @@ def draw_curves(
                 epochs = [epoch + 1 for epoch in curve["epoch"]]
                 scaled = [value * (score.scale if score else 1) for value in values]
                 panel.plot(epochs, scaled, style, color=colours[name], marker=".", alpha=0.85)
-                drawn.append(part)
+                drawn[name, part] = None
     label = score.label if score else quantity
     panel.set_title(f"{label[0].upper()}{label[1:]} during training")
     panel.set_xlabel("epoch")
@@ -78,10 +78,13 @@ def draw_curves(
     panel.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     panel.grid(alpha=0.3)
     names = {"train": "training part", "val": "validation part"}
-    handles = [Line2D([], [], color=colour, label=name) for name, colour in colours.items()]
+    handles = [
+        Line2D([], [], color=colours[name], label=name)
+        for name in dict.fromkeys(name for name, _ in drawn)
+    ]
     handles += [
         Line2D([], [], color="#777777", linestyle=PARTS[part], label=names[part])
-        for part in dict.fromkeys(drawn)
+        for part in dict.fromkeys(part for _, part in drawn)
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
     return figure

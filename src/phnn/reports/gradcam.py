@@ -107,5 +107,5 @@ def draw_looks(images: Tensor, labels: Sequence[str], looks: Sequence[Look], tit
         ):
             panel.imshow(image.float().mean(0).numpy(), cmap="gray", vmin=0, vmax=255)
             panel.imshow(map.numpy(), cmap="inferno", alpha=0.6, vmin=0, vmax=1)
-            panel.set_title(f"{name} {100 * probability:.0f} %", fontsize="small")
+            panel.set_title(f"{name} ({100 * probability:.0f} %)", fontsize="small")
     return figure

@@ -15,6 +15,9 @@ TYPES = {"png": "image/png", "svg": "image/svg+xml"}
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 
+LONG = 50  # characters of a cell that is broken into lines
+
+
 class Html(str):
     """Text that is HTML already; all other text is escaped."""
 
@@ -74,9 +77,13 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Html:
         rows: Their cells.
     """
     top = element("tr", *(element("th", cell, scope="col") for cell in head))
-    body = [element("tr", *(element("td", cell) for cell in row)) for row in rows]
+    body = [element("tr", *map(_cell, row)) for row in rows]
     whole = element("table", element("thead", top), element("tbody", *body))
     return element("div", whole, class_="scroll", tabindex="0")
+
+
+def _cell(text: str) -> Html:
+    return element("td", text, class_="long") if len(text) > LONG else element("td", text)
 
 
 def facts(pairs: Iterable[tuple[str, str]]) -> Html:

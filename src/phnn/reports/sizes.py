@@ -20,7 +20,7 @@ def draw_sizes(lines: Sequence[Line], title: str) -> Figure:
         title: Of the figure.
     """
     from matplotlib.figure import Figure
-    from matplotlib.ticker import EngFormatter
+    from matplotlib.ticker import EngFormatter, MaxNLocator
 
     known = [line for line in lines if line.parameters is not None]
     names = [line.variant for line in known]
@@ -39,6 +39,7 @@ def draw_sizes(lines: Sequence[Line], title: str) -> Figure:
     right.set_xlabel("saved file (MB)")
     for panel in (left, right):
         panel.margins(x=0.35)
+        panel.xaxis.set_major_locator(MaxNLocator(4))
         panel.grid(axis="x", alpha=0.3)
         panel.set_axisbelow(True)
     return figure

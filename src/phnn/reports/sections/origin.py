@@ -63,7 +63,7 @@ def show_origin(results: Results) -> Section:
         if recipe is not None:
             text = yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True)
             parts.append(page.fold(f"Recipe of the first run of {family}", page.code(text)))
-    return Section("origin", "Environment, seeds and how to repeat it", parts)
+    return Section("origin", "How to repeat it", parts)
 
 
 def _distinct(values: Iterable[Any]) -> str:

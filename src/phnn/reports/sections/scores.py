@@ -40,12 +40,12 @@ def draw_scores(results: Results) -> Iterator[Picture]:
     score = results.task.primary.label
     yield Picture(
         "bubble",
-        draw_bubbles(f"Test {score} against parameters", known),
+        draw_bubbles(f"Test {score} against parameters", results.lines),
         f"The test {score} of each variant against its parameters. The area of a bubble is in "
         "proportion to the parameters; bars are the deviation over the seeds.",
     )
     for family in dict.fromkeys(line.family for line in known):
-        lines = [line for line in known if line.family == family]
+        lines = [line for line in results.lines if line.family == family]
         caption = f"{family}: parameters, and the size of the saved network."
         yield Picture(f"sizes-{family}", draw_sizes(lines, family), caption)
         if results.task == SOUND:

@@ -23,8 +23,7 @@ def draw_learning(results: Results) -> Iterator[Picture]:
     """Yields the learning curves of each family, one picture for each quantity."""
     for family in dict.fromkeys(run.family for run in results.runs):
         runs = [run for run in results.runs if run.family == family]
-        read = [(run.variant, read_curve(run.folder)) for run in runs]
-        curves = [(variant, curve) for variant, curve in read if curve]
+        curves = [(run.variant, read_curve(run.folder)) for run in runs]
         for quantity in list_quantities([curve for _, curve in curves]):
             score = next((s for s in results.task.scores if s.name == quantity), None)
             yield Picture(

@@ -391,7 +391,8 @@ def test_mistakes_are_named(tiny, tmp_path, overrides, message):
 def test_packaged_recipes_are_valid(name):
     recipe = build_recipe(read_recipe(name))
     assert recipe.model["name"] in phnn.models.list_models()
-    assert recipe.data["name"] in name or name == "digits"
+    if recipe.task == "images":
+        assert recipe.data["name"] in name or name == "digits"
 
 
 @pytest.mark.slow

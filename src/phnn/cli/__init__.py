@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import phnn
 from phnn.cli.models import convert, export, inspect
 from phnn.cli.reports import figures, report
+from phnn.cli.sound import simulate
 from phnn.cli.training import FAILED_RUNS, compare, predict, tables, test, train
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ EXTRAS = dict.fromkeys(
     ],
     "train",
 ) | dict.fromkeys(["onnx", "onnxruntime", "onnxscript"], "export")
+EXTRAS |= dict.fromkeys(["pyroomacoustics", "soundfile", "tqdm"], "sound")
 
 
 COMMANDS: dict[str, Callable[..., int]] = {
@@ -56,6 +58,7 @@ COMMANDS: dict[str, Callable[..., int]] = {
         convert,
         inspect,
         export,
+        simulate,
     )
 }
 
@@ -80,7 +83,7 @@ def _make_parser() -> ArgumentParser:
 # arguments that are not declared from the function's signature: those given by their place in spite
 # of a default or of their number, and those with a short name
 BY_HAND: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
-    "images": (("images",), {"type": Path, "nargs": "+"}),
+    "inputs": (("inputs",), {"type": Path, "nargs": "+"}),
     "comparison": (("comparison",), {"type": str, "nargs": "?"}),
     "results": (("results",), {"type": Path, "nargs": "?"}),
     "out": (("-o", "--out"), {"type": Path}),
@@ -88,7 +91,7 @@ BY_HAND: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
 PLACES = {
     "recipe": "RECIPE",
     "checkpoint": "CHECKPOINT",
-    "images": "IMAGES...",
+    "inputs": "INPUTS...",
     "comparison": "[COMPARISON]",
     "folder": "FOLDER",
     "results": "[RESULTS]",

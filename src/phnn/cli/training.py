@@ -12,8 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from phnn.tasks.compare import Comparison, Outcome
+    from phnn.tasks.detect import Heard
+    from phnn.tasks.task import Task
+    from phnn.tasks.trained import Trained
 
 Overrides = dict[str, Any]
+Table = list[tuple[Any, ...]]
 FAILED_RUNS = 1
 
 
@@ -29,13 +33,15 @@ def train(recipe: str, overrides: Overrides, out: Path | None = None) -> int:
             from the last checkpoint there.
     """
     from phnn.tasks.recipe import build_recipe, merge, read_recipe
+    from phnn.tasks.task import TASKS
     from phnn.tasks.training import train as run
 
     built = build_recipe(merge(read_recipe(recipe), overrides))
     folder = out or Path("runs") / f"{Path(recipe).stem}-{_variant(built.model)}-seed{built.seed}"
     result = run(built, folder, command=shlex.join(["phnn", *sys.argv[1:]]))
     if result:  # of several processes, the first one speaks
-        print(f"{_show_scores(result)}, {result['parameters']:,} parameters; see {folder}")
+        scores = _show_scores(TASKS[built.task], result)
+        print(f"{scores}; {result['parameters']:,} parameters; see {folder}")
     return 0
 
 
@@ -48,40 +54,82 @@ def test(checkpoint: Path, overrides: Overrides) -> int:
         checkpoint: Folder of a run, checkpoint (.ckpt) or saved model (.safetensors).
         overrides: Parts of its recipe to replace, such as --data.root FOLDER.
     """
-    from phnn.tasks.trained import evaluate
+    from phnn.tasks.trained import evaluate, load_trained
 
-    print(_show_scores(evaluate(checkpoint, overrides)))
+    trained = load_trained(checkpoint)
+    print(_show_scores(trained.task, evaluate(trained, overrides)))
     return 0
 
 
 def predict(
     checkpoint: Path,
-    images: list[Path],
+    inputs: list[Path],
     out: Path | None = None,
+    pictures: Path | None = None,
     corrupt: Literal["raise", "skip"] = "raise",
 ) -> int:
-    """Print the class of each image, and how likely it is.
+    """Print the class of each image, or the events of each recording, and how likely they are.
 
     Example: phnn predict runs/digits-n=4-seed0 photo.png more/ --out classes.csv
 
     Args:
         checkpoint: Folder of a run, checkpoint (.ckpt) or saved model (.safetensors).
-        images: Image files, or folders of them.
+        inputs: Image files, or recordings (.wav), or folders of them. Of a recording with two
+            microphones the file of the first, NAME_A.wav.
         out: A CSV file to write as well.
+        pictures: A folder for a picture of each recording: its spectrogram, and its events.
         corrupt: Whether an image that cannot be read is an error, or left out.
     """
+    from phnn.tasks.trained import load_trained
+
+    trained = load_trained(checkpoint)
+    if trained.task.name == "sound":
+        table = _predict_events(trained, inputs, pictures)
+    elif pictures is None:
+        table = _predict_classes(trained, inputs, corrupt)
+    else:
+        raise ValueError("--pictures is for networks that hear; this one sees images")
+    if out is not None:
+        with out.open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows(table)
+        print(f"wrote {out}")
+    return 0
+
+
+def _predict_classes(
+    trained: Trained, images: Sequence[Path], corrupt: Literal["raise", "skip"]
+) -> Table:
     from phnn.tasks.trained import Prediction
     from phnn.tasks.trained import predict as run
 
-    predictions = []
-    for prediction in run(checkpoint, images, corrupt=corrupt):
+    table: Table = [Prediction._fields]
+    for prediction in run(trained, images, corrupt=corrupt):
         print(f"{prediction.image}: {prediction.label} ({100 * prediction.probability:.1f} %)")
-        predictions.append(prediction)
-    if out is not None:
-        with out.open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file).writerows([Prediction._fields, *predictions])
-        print(f"wrote {out}")
-    return 0
+        table.append(prediction)
+    return table
+
+
+def _predict_events(trained: Trained, recordings: Sequence[Path], pictures: Path | None) -> Table:
+    from phnn.tasks.detect import Event, detect
+
+    table: Table = [("recording", *Event._fields)]
+    for heard in detect(trained, recordings):
+        for event in heard.events:
+            times = f"{event.start:.1f} to {event.end:.1f} s"
+            print(f"{heard.file}: {times}: {event.label} ({100 * event.probability:.1f} %)")
+            table.append((str(heard.file), *event))
+        if not heard.events:
+            print(f"{heard.file}: nothing was heard")
+        if pictures is not None:
+            _draw(heard, pictures)
+    return table
+
+
+def _draw(heard: Heard, folder: Path) -> None:
+    from phnn.reports import draw_events
+    from phnn.reports.drawing import save_figure
+
+    print("wrote", *save_figure(draw_events(heard), folder, f"{heard.file.stem}-events"))
 
 
 def compare(
@@ -176,6 +224,6 @@ def _variant(model: dict[str, Any]) -> str:
     return "real" if model.get("n") is None else f"n={model['n']}"
 
 
-def _show_scores(scores: dict[str, Any]) -> str:
-    accuracy, seconds = scores["test_accuracy"], scores["test_seconds"]
-    return f"test accuracy {100 * accuracy:.2f} % in {seconds:.1f} s"
+def _show_scores(task: Task, result: dict[str, Any]) -> str:
+    scores = ", ".join(score.show(result[f"test_{score.name}"]) for score in task.scores)
+    return f"test {scores} in {result['test_seconds']:.1f} s"

@@ -179,9 +179,7 @@ def plan(comparison: Comparison, out: Path, overrides: Mapping[str, Any]) -> lis
     """
     task = overrides.get("task", comparison.task.name)
     if task != comparison.task.name:
-        raise ValueError(
-            f"task={task} cannot be: {comparison.name} is about {comparison.task.name}"
-        )
+        raise ValueError(f"task={task}: the comparison {comparison.name} is of another task")
     runs = [
         Run(variant, seed, out / "runs" / _slug(variant, seed), _recipe(variant, seed, overrides))
         for variant in comparison.variants

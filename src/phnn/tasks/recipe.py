@@ -101,8 +101,7 @@ class Recipe:
     """A training run.
 
     Args:
-        task: What the network is trained for: images, to tell their classes, or sound, to tell which
-            events are heard when.
+        task: What the network learns: the classes of images, or which events are heard in sound.
         model: The network: name, n, algebra and the other arguments of phnn.create_model, such as
             --model.n 4 or --model.algebra quaternion.
         data: The images or scenes: root, batch_size and the other arguments of ImageData or
@@ -126,6 +125,10 @@ class Recipe:
     def to_dict(self) -> Tree:
         """Returns the recipe as YAML and JSON can hold it."""
         return asdict(self)
+
+    def describe(self) -> Tree:
+        """Returns what a saved network tells of how it was made: no private folder."""
+        return {"task": self.task, "data": {k: v for k, v in self.data.items() if k != "root"}}
 
 
 def build_recipe(tree: Mapping[str, Any]) -> Recipe:

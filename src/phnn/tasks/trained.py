@@ -19,10 +19,10 @@ from phnn.models import Network, create_model
 from phnn.surgery.specs import LayerSpec, install_layers
 from phnn.tasks.images import CorruptImageError, preprocess, read_image
 from phnn.tasks.images.decode import Corrupt, check_corrupt
-from phnn.tasks.recipe import Tree, build_recipe, merge
-from phnn.tasks.training.build import build_data
+from phnn.tasks.recipe import Recipe, Tree, build_recipe, merge
+from phnn.tasks.task import TASKS, Task
+from phnn.tasks.training.build import LEARNERS, build_data
 from phnn.tasks.training.folder import CONFIG, LAST, MODEL
-from phnn.tasks.training.learner import Classifier
 from phnn.tasks.training.run import calm_lightning, make_trainer, test
 
 logger = logging.getLogger(__name__)
@@ -36,13 +36,18 @@ class Trained:
 
     Attributes:
         model: In evaluation mode.
-        metadata: Classes, image size and normalisation.
+        metadata: Its classes, and how its inputs are made from files.
         recipe: What it was trained by, as far as it is known.
     """
 
     model: Network
     metadata: dict[str, Any]
-    recipe: Tree
+    recipe: Recipe
+
+    @property
+    def task(self) -> Task:
+        """What it was trained for."""
+        return TASKS[self.recipe.task]
 
 
 class Prediction(NamedTuple):
@@ -79,9 +84,9 @@ def load_trained(path: str | Path) -> Trained:
     recipe = (
         yaml.safe_load(config.read_text(encoding="utf-8"))
         if config.is_file()
-        else {"data": metadata.get("data", {})}
+        else {key: metadata[key] for key in ("task", "data") if key in metadata}
     )
-    return Trained(model, metadata, recipe)
+    return Trained(model, metadata, build_recipe(recipe))
 
 
 def _load_checkpoint(path: Path) -> Trained:
@@ -98,26 +103,26 @@ def _load_checkpoint(path: Path) -> Trained:
     layers = {name: spec and LayerSpec(**spec) for name, spec in ours["layers"].items()}
     model = install_layers(create_model(**ours["config"]), layers)
     assert isinstance(model, Network)
-    learner = Classifier(model, recipe, ours["metadata"])
+    learner = LEARNERS[recipe.task](model, recipe, ours["metadata"])
     learner.load_weights(checkpoint)
-    return Trained(learner.model.eval(), ours["metadata"], ours["recipe"])
+    metadata = {**ours["metadata"], **recipe.describe()}
+    return Trained(learner.model.eval(), metadata, recipe)
 
 
 def evaluate(
-    path: str | Path, overrides: Tree | None = None, *, progress: bool = True
+    trained: Trained, overrides: Tree | None = None, *, progress: bool = True
 ) -> dict[str, float]:
     """Tests a trained network on the test part of its data.
 
     Args:
-        path: As for `load_trained`.
+        trained: The network.
         overrides: Parts of its recipe to replace, such as where the data are.
         progress: Show a progress bar.
 
     Returns:
         The scores, and the seconds that it took.
     """
-    trained = load_trained(path)
-    recipe = build_recipe(merge(trained.recipe, overrides or {}))
+    recipe = build_recipe(merge(trained.recipe.to_dict(), overrides or {}))
     with calm_lightning():
         if recipe.trainer.threads is not None:
             torch.set_num_threads(recipe.trainer.threads)
@@ -127,23 +132,22 @@ def evaluate(
                 f"the network knows the classes {', '.join(trained.metadata['classes'][:5])}…, "
                 f"the data have {', '.join(data.classes[:5])}…; give the data it was trained for"
             )
-        learner = Classifier(trained.model, recipe, trained.metadata)
+        learner = LEARNERS[recipe.task](trained.model, recipe, trained.metadata)
         trainer = make_trainer(recipe.trainer, callbacks=[], progress=progress, logger=False)
         return test(learner, data, trainer)
 
 
 def predict(
-    path: str | Path, images: Sequence[str | Path], *, corrupt: Corrupt = "raise"
+    trained: Trained, images: Sequence[str | Path], *, corrupt: Corrupt = "raise"
 ) -> Iterator[Prediction]:
     """Yields the class of each image, with its probability.
 
     Args:
-        path: As for `load_trained`.
+        trained: The network.
         images: Files, or folders of files.
         corrupt: "raise" stops at an image that cannot be read, "skip" leaves it out and says so.
     """
     check_corrupt(corrupt)
-    trained = load_trained(path)
     opened = _open_images(_find_images(images), corrupt)
     while batch := list(islice(opened, BATCH)):
         inputs = preprocess([image for _, image in batch], trained.metadata)

@@ -1,7 +1,8 @@
 """Data sets for image classification."""
 
+from phnn.tasks.batches import EpochBatches, Plan
 from phnn.tasks.images.augment import AUGMENTATIONS, Normalize, augment, count_draws
-from phnn.tasks.images.batches import Batch, Batches, EpochBatches, Plan
+from phnn.tasks.images.batches import Batch, Batches
 from phnn.tasks.images.data import ImageSet, ImageSplits, load_images
 from phnn.tasks.images.datamodule import ImageData
 from phnn.tasks.images.decode import CorruptImageError, read_image

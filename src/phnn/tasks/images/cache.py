@@ -3,7 +3,6 @@
 import hashlib
 import json
 import logging
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from phnn.io import write_tensors
+from phnn.tasks.cache import cache_folder
 from phnn.tasks.images.sources import Source
 
 logger = logging.getLogger(__name__)
@@ -26,11 +26,6 @@ class Stored:
     classes: tuple[str, ...]
     tensors: Mapping[str, tuple[Tensor, Tensor]]
     skipped: tuple[str, ...]
-
-
-def cache_folder() -> Path:
-    """Returns `$PHNN_CACHE`, or `~/.cache/phnn`."""
-    return Path(os.environ.get("PHNN_CACHE") or "~/.cache/phnn").expanduser()
 
 
 def cached_splits(

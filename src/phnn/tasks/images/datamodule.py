@@ -9,8 +9,9 @@ from typing import Any
 import lightning
 from torch import Tensor
 
+from phnn.tasks.batches import Plan
 from phnn.tasks.images.augment import Normalize, augment, count_draws
-from phnn.tasks.images.batches import Batch, EpochBatches, Plan
+from phnn.tasks.images.batches import Batch, ImageBatches
 from phnn.tasks.images.data import check_name
 from phnn.tasks.images.decode import Corrupt, check_corrupt
 from phnn.tasks.images.parts import Parts, load_parts, stream_parts
@@ -144,11 +145,11 @@ class ImageData(lightning.LightningDataModule):
             for name, value in asdict(self._parts.description).items()
         }
 
-    def train_dataloader(self) -> EpochBatches:
+    def train_dataloader(self) -> ImageBatches:
         """Returns the training batches, in a new order each epoch."""
         return self._batches("train", self._train_plan)
 
-    def val_dataloader(self) -> EpochBatches | list[EpochBatches]:
+    def val_dataloader(self) -> ImageBatches | list[ImageBatches]:
         """Returns the validation batches; an empty list where there is no validation part."""
         return (
             self._batches("validation", self._eval_plan)
@@ -156,11 +157,11 @@ class ImageData(lightning.LightningDataModule):
             else []
         )
 
-    def test_dataloader(self) -> EpochBatches:
+    def test_dataloader(self) -> ImageBatches:
         """Returns the test batches."""
         return self._batches("test", self._eval_plan)
 
-    def _batches(self, part: str, plan: Plan) -> EpochBatches:
+    def _batches(self, part: str, plan: Plan) -> ImageBatches:
         if self.trainer is not None:
             plan = replace(plan, rank=self.trainer.global_rank, world_size=self.trainer.world_size)
         return self._parts.batches(part, plan)

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from phnn.tasks.images.batches import Batches, EpochBatches, Plan
+from phnn.tasks.batches import Plan
+from phnn.tasks.images.batches import Batches, ImageBatches
 from phnn.tasks.images.data import ImageSet, load_images
 from phnn.tasks.images.decode import Corrupt
 from phnn.tasks.images.sources import KNOWN, Rows, open_source
@@ -49,7 +50,7 @@ class Parts(Protocol):
         """The parts there are, of "train", "validation" and "test"."""
         ...
 
-    def batches(self, part: str, plan: Plan) -> EpochBatches:
+    def batches(self, part: str, plan: Plan) -> ImageBatches:
         """Returns a loader for one part."""
         ...
 
@@ -66,7 +67,7 @@ class MemoryParts:
         """The parts there are."""
         return tuple(self.sets)
 
-    def batches(self, part: str, plan: Plan) -> EpochBatches:
+    def batches(self, part: str, plan: Plan) -> ImageBatches:
         """Returns batches that are taken from the tensors."""
         return Batches(self.sets[part], plan)
 
@@ -85,7 +86,7 @@ class StreamParts:
         """The parts there are."""
         return tuple(self.rows)
 
-    def batches(self, part: str, plan: Plan) -> EpochBatches:
+    def batches(self, part: str, plan: Plan) -> ImageBatches:
         """Returns batches that threads decode: random pieces for training, central squares else."""
         training = part == "train"
         return StreamBatches(

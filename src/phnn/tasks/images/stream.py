@@ -12,7 +12,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from phnn.tasks.images.batches import EpochBatches, Plan
+from phnn.tasks.batches import Plan
+from phnn.tasks.images.batches import Batch, ImageBatches
 from phnn.tasks.images.decode import Corrupt, CorruptImageError, check_corrupt, fit, read_or_skip
 from phnn.tasks.images.sources import Encoded, Rows
 from phnn.tasks.seeds import derive_seed
@@ -24,7 +25,7 @@ CROP_AREA = (0.08, 1.0)  # of the image, and
 CROP_RATIO = (3 / 4, 4 / 3)  # width by height: what ImageNet networks are trained with
 
 
-class StreamBatches(EpochBatches):
+class StreamBatches(ImageBatches):
     """Batches decoded by threads (Pillow decodes outside Python's lock) from rows read in order.
 
     Every process reads all rows and decodes its own. A resumed epoch reads over the rows it has
@@ -64,7 +65,11 @@ class StreamBatches(EpochBatches):
         self.threads = threads
         self.skipped: list[str] = []
 
-    def _read(self, start: int) -> Iterator[tuple[Tensor, Tensor]]:
+    def _read(self, start: int) -> Iterator[Batch]:
+        for batch, (images, labels) in enumerate(self._decode_batches(start), start):
+            yield Batch(images, labels, self._draw(batch, len(images)))
+
+    def _decode_batches(self, start: int) -> Iterator[tuple[Tensor, Tensor]]:
         pending: deque[list[Future[tuple[Tensor, int] | None]]] = deque()
         with ThreadPoolExecutor(self.threads) as pool:
             for shard in self._shards(start):

@@ -9,36 +9,47 @@ import torch
 
 from phnn.io import load
 from phnn.models import Network, create_model
+from phnn.models.sednet import SEDnet
 from phnn.tasks.images import ImageData
 from phnn.tasks.names import check_choices
 from phnn.tasks.recipe import Recipe
 from phnn.tasks.seeds import derive_seed
-from phnn.tasks.training.learner import Classifier
+from phnn.tasks.sound import SoundData
+from phnn.tasks.training.classifier import Classifier
+from phnn.tasks.training.detector import Detector
 
+Data = ImageData | SoundData
+DATA: dict[str, type[Data]] = {"images": ImageData, "sound": SoundData}
+LEARNERS: dict[str, type[Classifier | Detector]] = {"images": Classifier, "sound": Detector}
 # what a network may differ in from the one whose weights it begins with
 _NEW_AT_START = {"num_classes", "init"}
 
 
 def check_recipe(recipe: Recipe) -> None:
     """Raises an error for options of the network or the data that cannot work, before any work."""
-    check_choices("data option", recipe.data, inspect.signature(ImageData).parameters)
+    check_choices("data option", recipe.data, inspect.signature(DATA[recipe.task]).parameters)
     if "name" not in recipe.model:
         raise ValueError("the recipe names no network; give --model.name, such as resnet20")
     with torch.device("meta"):
-        create_model(**recipe.model)
+        model = create_model(**recipe.model)
+    if isinstance(model, SEDnet) != (recipe.task == "sound"):
+        raise ValueError(
+            f"the network {recipe.model['name']} is not for task={recipe.task}: sednet is for "
+            "sound, the others are for images"
+        )
     if recipe.start is not None and not Path(recipe.start).exists():
         raise FileNotFoundError(f"there is no file {recipe.start} to start from")
 
 
-def build_data(recipe: Recipe) -> ImageData:
+def build_data(recipe: Recipe) -> Data:
     """Returns the data of a recipe, read; their seed is the run's unless they have their own."""
-    data = ImageData(**{"seed": recipe.seed, **recipe.data})
+    data = DATA[recipe.task](**{"seed": recipe.seed, **recipe.data})
     data.prepare_data()
     data.setup()
     return data
 
 
-def build_learner(recipe: Recipe, data: ImageData) -> Classifier:
+def build_learner(recipe: Recipe, data: Data) -> Classifier | Detector:
     """Returns the network of a recipe with its task.
 
     Args:
@@ -46,11 +57,12 @@ def build_learner(recipe: Recipe, data: ImageData) -> Classifier:
         data: Tell the number of channels and classes.
     """
     torch.manual_seed(derive_seed(recipe.seed))
+    learner, metadata = LEARNERS[recipe.task], data.metadata()
     sizes = {"in_channels": data.in_channels, "num_classes": data.num_classes}
-    model = create_model(**{**sizes, **recipe.model})
+    model = create_model(**{**sizes, **learner.network_options(metadata), **recipe.model})
     if recipe.start is not None:
         model = _begin_from(recipe.start, model)
-    return Classifier(model, recipe, data.metadata())
+    return learner(model, recipe, metadata)
 
 
 def _begin_from(start: str, model: Network) -> Network:

@@ -9,9 +9,8 @@ from typing import Any
 import lightning
 import torch
 from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
-from torch import Tensor, nn
+from torch import Tensor
 from torchmetrics import Metric
-from torchmetrics.classification import MulticlassAccuracy
 
 from phnn.models import Network, create_model
 from phnn.surgery.specs import find_changes
@@ -39,11 +38,13 @@ class Learner(lightning.LightningModule, ABC):
         recipe: Optimizer, schedule, seed and trainer options are read from it.
         metadata: What a user of the network has to know, such as the names of the classes; it
             travels in checkpoints.
-        metrics: What to measure of (outputs, targets), besides the loss.
+        metrics: What to measure of (answers, targets), besides the loss.
     """
 
-    #: the metric that tells which epoch is the best
+    #: the score of the validation part that tells which epoch is the best
     score: str
+    #: whether it is better lower, as a loss is
+    lower_is_better = False
 
     def __init__(
         self,
@@ -62,9 +63,30 @@ class Learner(lightning.LightningModule, ABC):
         self.val_scores = Scores("val", metrics)
         self.test_scores = Scores("test", metrics)
 
+    @staticmethod
+    def network_options(metadata: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the options that a network needs for the task, besides its channels and classes.
+
+        Args:
+            metadata: Of the data.
+        """
+        return {}
+
     @abstractmethod
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Returns the loss of a batch."""
+
+    def answers(self, outputs: Tensor) -> Tensor:
+        """Returns what the metrics take: the outputs, unless a task makes something of them."""
+        return outputs
+
+    def improves(self, score: float, best: float | None) -> bool:
+        """Returns whether a score of the validation part is better than the best one so far."""
+        return best is None or (score < best if self.lower_is_better else score > best)
+
+    def count_parameters(self) -> dict[str, int]:
+        """Returns the sizes that the result of a run tells."""
+        return {"parameters": sum(p.numel() for p in self.model.parameters())}
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Returns the network's outputs."""
@@ -84,7 +106,7 @@ class Learner(lightning.LightningModule, ABC):
         loss = self.loss(outputs, targets)
         if not torch.isfinite(loss):
             raise NonFiniteLossError(self._explain(loss))
-        self.train_scores.add(loss, outputs, targets)
+        self.train_scores.add(loss, self.answers(outputs), targets)
         self.log("loss", loss, prog_bar=True)
         return loss
 
@@ -108,7 +130,7 @@ class Learner(lightning.LightningModule, ABC):
     def _evaluate(self, batch: tuple[Tensor, Tensor], scores: Scores) -> None:
         inputs, targets = batch
         outputs = self(inputs)
-        scores.add(self.loss(outputs, targets), outputs, targets)
+        scores.add(self.loss(outputs, targets), self.answers(outputs), targets)
 
     def _explain(self, loss: Tensor) -> str:
         rate = self.trainer.optimizers[0].param_groups[-1]["lr"]
@@ -159,23 +181,3 @@ class Learner(lightning.LightningModule, ABC):
         self.model.load_state_dict(
             {key.removeprefix(PREFIX): value for key, value in state if key.startswith(PREFIX)}
         )
-
-
-class Classifier(Learner):
-    """Tells classes apart by cross-entropy.
-
-    Args:
-        model: A network that gives a score for each class.
-        recipe: How to train it.
-        metadata: With the names of the classes.
-    """
-
-    score = "accuracy"
-
-    def __init__(self, model: Network, recipe: Recipe, metadata: Mapping[str, Any]) -> None:
-        accuracy = MulticlassAccuracy(len(metadata["classes"]), average="micro")
-        super().__init__(model, recipe, metadata, {"accuracy": accuracy})
-
-    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Returns the mean cross-entropy."""
-        return nn.functional.cross_entropy(outputs, targets)

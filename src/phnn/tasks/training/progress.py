@@ -224,7 +224,7 @@ class Keeper(Callback):
         for logger in trainer.loggers:
             logger.log_metrics({k: v for k, v in row.items() if k != "step"}, row["step"])
         score = row.get(f"val_{learner.score}")
-        if score is not None and (self.best_score is None or score > self.best_score):
+        if score is not None and learner.improves(score, self.best_score):
             self.best_score, self.best_epoch = score, trainer.current_epoch
             self._save(trainer, self.best)
         self._save(trainer, self.last)

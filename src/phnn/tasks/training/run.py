@@ -20,9 +20,8 @@ from lightning.pytorch.loggers import TensorBoardLogger
 
 import phnn
 from phnn.io import save
-from phnn.tasks.images import ImageData
 from phnn.tasks.recipe import Recipe, TrainerOptions
-from phnn.tasks.training.build import build_data, build_learner, check_recipe
+from phnn.tasks.training.build import Data, build_data, build_learner, check_recipe
 from phnn.tasks.training.energy import EnergyMeter
 from phnn.tasks.training.folder import MODEL, RESULT, open_folder, write_json
 from phnn.tasks.training.learner import Learner
@@ -72,7 +71,7 @@ def train(
         return result
 
 
-def _fit_and_test(learner: Learner, data: ImageData, out: Path, progress: bool) -> dict[str, Any]:
+def _fit_and_test(learner: Learner, data: Data, out: Path, progress: bool) -> dict[str, Any]:
     options = learner.recipe.trainer
     clock = Clock()
     keeper = Keeper(out, clock, options.checkpoint_steps, options.checkpoint_minutes)
@@ -96,13 +95,13 @@ def _fit_and_test(learner: Learner, data: ImageData, out: Path, progress: bool) 
     scores = test(learner, data, trainer)
     if not trainer.is_global_zero:
         return {}
-    described = {"data": {k: v for k, v in learner.recipe.data.items() if k != "root"}}
+    described = learner.recipe.describe()
     saved = save(learner.model, out / MODEL, metadata={**learner.metadata, **described})
     return {
         "model": learner.model.config,
         **described,
         "seed": learner.recipe.seed,
-        "parameters": sum(p.numel() for p in learner.model.parameters()),
+        **learner.count_parameters(),
         "storage_bytes": saved.stat().st_size,
         "epochs": keeper.epochs,
         "selected": "last" if keeper.best_epoch is None else f"best, epoch {keeper.best_epoch}",
@@ -117,7 +116,7 @@ def _fit_and_test(learner: Learner, data: ImageData, out: Path, progress: bool) 
     }
 
 
-def test(learner: Learner, data: ImageData, trainer: lightning.Trainer) -> dict[str, float]:
+def test(learner: Learner, data: Data, trainer: lightning.Trainer) -> dict[str, float]:
     """Returns the scores on the test part, and the seconds that it took.
 
     Args:

@@ -1,0 +1,125 @@
+"""Spectrograms of multichannel sound, as the paper's network takes them."""
+
+import math
+from itertools import product
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+Order = Literal["paper", "authors"]
+
+WINDOW = 512  # samples
+BINS = WINDOW // 2  # without that of frequency zero
+HOP = 400  # samples: 12.5 ms at 32 kHz
+CAPSULES = 4  # channels of a first-order Ambisonics microphone
+BLOCK = 256  # frames at a time on a CPU: what is between the steps stays in its cache
+
+
+def spectrogram(
+    wave: Tensor,
+    phase: bool = False,
+    *,
+    order: Order = "paper",
+    microphones: int | None = None,
+    hop: int = HOP,
+) -> Tensor:
+    """Returns magnitudes, and with `phase` also phases, of the short-time Fourier transform.
+
+    They are those of `scipy.signal.stft(wave, window="hamming", nperseg=512, noverlap=512 - hop)`
+    without the frequency zero and the last frame: magnitudes divided by 512, phases by π. A silent
+    place has phase 0.
+
+    Args:
+        wave: samples, of several microphones one microphone after the other.
+        phase: add a channel of phases for each channel of magnitudes.
+        order: of magnitudes |·| and phases ∠· of microphones A and B: "paper" is |A| ∠A |B| ∠B,
+            "authors" is |A| |B| ∠A ∠B, as in the code that was published with the paper.
+        microphones: how many the channels are of; by default one for every four channels.
+        hop: samples from frame to frame.
+
+    Shape:
+        (channels, samples) or (batch, channels, samples) to (..., channels or 2 · channels, 256,
+        ⌈samples / hop⌉).
+
+    Example:
+        >>> wave = torch.sin(2 * torch.pi * 1000 * torch.arange(32_000) / 32_000).expand(4, -1)
+        >>> spectrogram(wave, phase=True).shape
+        torch.Size([8, 256, 80])
+        >>> f"{spectrogram(wave)[0, 15, 40].item():.3e}"
+        '9.766e-04'
+    """
+    check_order(order)
+    if wave.ndim not in (2, 3) or not wave.is_floating_point():
+        raise ValueError(
+            "wave must be floating point of shape (channels, samples) or (batch, channels, "
+            f"samples), not {wave.dtype} of shape {tuple(wave.shape)}"
+        )
+    if not 0 < hop <= WINDOW or wave.shape[-1] == 0:
+        raise ValueError(
+            f"hop={hop} must lie in 1..{WINDOW} and wave have samples; it has {wave.shape[-1]}"
+        )
+    channels = wave.shape[-2]
+    microphones = _count_microphones(channels, microphones)
+    frames = math.ceil(wave.shape[-1] / hop)
+    kinds = 2 if phase else 1
+    result = wave.new_empty((*wave.shape[:-2], kinds * channels, BINS, frames))
+    # views of the result, whichever the order: [..., microphone, capsule, bin, frame]
+    capsules = channels // microphones
+    if order == "paper":
+        views = result.unflatten(-3, (microphones, kinds, capsules)).unbind(-4)
+    else:
+        views = result.unflatten(-3, (kinds, microphones, capsules)).unbind(-5)
+    sources = wave.unflatten(-2, (microphones, capsules))
+    for place in product(*map(range, sources.shape[:-1])):
+        _transform(sources[place], hop, *(view[place] for view in views))
+    return result
+
+
+def _transform(wave: Tensor, hop: int, magnitudes: Tensor, phases: Tensor | None = None) -> None:
+    """Writes magnitudes and phases (bins, frames) of one channel of samples."""
+    window = torch.hamming_window(WINDOW, dtype=torch.float64, device=wave.device)
+    scale = 1 / (window.sum().item() * WINDOW)
+    window = window.to(wave.dtype)
+    frames = magnitudes.shape[-1]
+    block = min(frames, BLOCK) if wave.device.type == "cpu" else frames
+    parts = wave.new_empty(2, BINS, block)  # reused: new memory costs more than the transform
+    for start in range(0, frames, block):
+        piece = slice(start, min(start + block, frames))
+        spectrum = torch.fft.rfft(_cut_frames(wave, hop, piece) * window)[:, 1:]
+        real, imaginary = parts[:, :, : piece.stop - start].copy_(
+            torch.view_as_real(spectrum).permute(2, 1, 0)
+        )
+        if phases is not None:
+            torch.atan2(imaginary, real, out=phases[:, piece])
+        real.square_().addcmul_(imaginary, imaginary).sqrt_()
+        torch.mul(real, scale, out=magnitudes[:, piece])
+        if phases is not None:
+            phases[:, piece].div_(math.pi).masked_fill_(real == 0, 0)
+
+
+def _cut_frames(wave: Tensor, hop: int, piece: slice) -> Tensor:
+    """Returns frames (count, 512) around every hop-th sample, with zeros beyond both ends."""
+    start = piece.start * hop - WINDOW // 2
+    stop = (piece.stop - 1) * hop + WINDOW // 2
+    inside = wave[max(start, 0) : stop]
+    if len(inside) < stop - start:  # not always: it would copy all samples
+        inside = nn.functional.pad(inside, (max(-start, 0), max(stop - len(wave), 0)))
+    return inside.unfold(0, WINDOW, hop)
+
+
+def check_order(order: str) -> None:
+    """Raises a ValueError for an unknown order of the channels."""
+    if order not in get_args(Order):
+        raise ValueError(f"order={order!r} must be one of {', '.join(get_args(Order))}")
+
+
+def _count_microphones(channels: int, microphones: int | None) -> int:
+    if microphones is None and channels % CAPSULES == 0:
+        return channels // CAPSULES
+    if microphones is None or microphones < 1 or channels % microphones:
+        raise ValueError(
+            f"{channels} channels are not those of microphones={microphones}; give the number of "
+            f"microphones that have equally many channels (by default, {CAPSULES} each)"
+        )
+    return microphones

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import phnn
 from phnn.cli.models import convert, export, inspect
+from phnn.cli.toy import toy
 from phnn.cli.training import FAILED_RUNS, compare, predict, tables, test, train
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ EXTRAS = dict.fromkeys(
 
 COMMANDS: dict[str, Callable[..., int]] = {
     function.__name__: function
-    for function in (train, test, predict, compare, tables, convert, inspect, export)
+    for function in (train, test, predict, compare, tables, convert, inspect, export, toy)
 }
 
 

@@ -17,6 +17,7 @@ import phnn
 from phnn.cli.models import convert, export, inspect
 from phnn.cli.reports import figures, report
 from phnn.cli.sound import simulate
+from phnn.cli.toy import toy
 from phnn.cli.training import FAILED_RUNS, compare, predict, tables, test, train
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ COMMANDS: dict[str, Callable[..., int]] = {
         inspect,
         export,
         simulate,
+        toy,
     )
 }
 

@@ -1,0 +1,32 @@
+"""The command that shows what PH layers can learn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from phnn.cli.training import FAILED_RUNS
+
+
+def toy(out: Path | None = None, steps: int = 400, seed: int = 0) -> int:
+    """Let PH layers find the rules of known algebras, and check that they do.
+
+    The learning tests of the paper: data made by a quaternion convolution, by pure quaternions, and
+    by other algebras. The command fails when a rule is not found.
+
+    Args:
+        out: Folder of the results; results/toy by default.
+        steps: Of training, for each problem.
+        seed: Of filters, starting values and data.
+    """
+    from phnn.reports.toy import draw_algebras, draw_losses, render_toy, write_toy
+    from phnn.tasks.toy import PROBLEMS, solve
+
+    folder = out or Path("results") / "toy"
+    results = []
+    for problem in PROBLEMS:
+        print(f"{problem.name}, n={problem.algebra.n}: learning {problem.learned}", flush=True)
+        results.append(solve(problem, steps, seed))
+        written = write_toy(results, folder)
+    pictures = draw_losses(results, folder) + draw_algebras(results, folder)
+    print(f"\n{render_toy(results)}\n\nwrote", written, *pictures, sep="\n  ")
+    return 0 if all(result.passed for result in results) else FAILED_RUNS

@@ -17,9 +17,10 @@ from phnn.io import replacing
 from phnn.reports.drawing import Say
 from phnn.reports.results import RunRecord
 from phnn.tasks.images import ImageData
-from phnn.tasks.recipe import Tree, build_recipe, merge
+from phnn.tasks.recipe import Recipe, Tree, build_recipe, merge
+from phnn.tasks.sound import SoundData
 from phnn.tasks.trained import Trained, load_trained
-from phnn.tasks.training.build import build_data
+from phnn.tasks.training.build import Data, build_data
 from phnn.tasks.training.folder import MODEL
 
 EVALUATION = "evaluation.npz"  # in the folder of a run
@@ -63,15 +64,30 @@ class Shelf:
 
     def __init__(self, overrides: Tree | None = None) -> None:
         self._overrides = overrides or {}
-        self._found: dict[str, ImageData | DataMissingError] = {}
+        self._found: dict[str, Data | DataMissingError] = {}
 
-    def open(self, recipe: Tree) -> ImageData:
-        """Returns the data of a recipe.
+    def open_images(self, recipe: Recipe) -> ImageData:
+        """Returns the images of a recipe.
 
         Raises:
             DataMissingError: They cannot be read; the message says why, and what to do.
         """
-        built = build_recipe(merge(recipe, self._overrides))
+        data = self._open(recipe)
+        assert isinstance(data, ImageData)  # the task of the recipe
+        return data
+
+    def open_sound(self, recipe: Recipe) -> SoundData:
+        """Returns the recordings of a recipe.
+
+        Raises:
+            DataMissingError: They cannot be read; the message says why, and what to do.
+        """
+        data = self._open(recipe)
+        assert isinstance(data, SoundData)  # the task of the recipe
+        return data
+
+    def _open(self, recipe: Recipe) -> Data:
+        built = build_recipe(merge(recipe.to_dict(), self._overrides))
         key = json.dumps([built.data, built.seed])
         if key not in self._found:
             try:
@@ -102,7 +118,7 @@ def evaluate_run(folder: Path, shelf: Shelf) -> Evaluation:
     if kept is not None:
         return kept
     trained = load_trained(folder)
-    data = shelf.open(trained.recipe)
+    data = shelf.open_images(trained.recipe)
     check_classes(trained, data)
     made = _evaluate(trained, data)
     with replacing(folder / EVALUATION) as temporary, temporary.open("wb") as file:

@@ -13,10 +13,11 @@ from phnn.reports.results import Results, read_results
 from phnn.reports.sections.algebra import draw_learned
 from phnn.reports.sections.attention import draw_attention
 from phnn.reports.sections.classes import draw_classes
+from phnn.reports.sections.events import draw_events
 from phnn.reports.sections.scores import draw_scores
 from phnn.reports.sections.training import draw_learning
 from phnn.tasks.recipe import Tree
-from phnn.tasks.task import IMAGES
+from phnn.tasks.task import SOUND
 
 
 def draw_figures(
@@ -61,10 +62,12 @@ def _draw_results(results: Results, shelf: Shelf, say: Say) -> Iterator[Picture]
     yield from draw_learning(results)
     here = [run for run in results.representatives() if run.has_model]
     yield from draw_learned(here)
-    if here and results.task == IMAGES:
-        try:
+    try:
+        if results.task == SOUND:
+            yield from draw_events(here, shelf)
+        else:
             evaluated = evaluate_runs(here, shelf, say)
             yield from draw_classes(evaluated)
             yield from draw_attention(evaluated, shelf)
-        except DataMissingError as error:
-            say(f"confusions and Grad-CAM are not drawn: {error}")
+    except DataMissingError as error:
+        say(f"what needs the data is not drawn: {error}")

@@ -14,11 +14,12 @@ from phnn.reports.results import Results, RunRecord, read_results
 from phnn.reports.sections.algebra import show_algebras
 from phnn.reports.sections.attention import show_attention
 from phnn.reports.sections.classes import show_classes
+from phnn.reports.sections.events import show_events
 from phnn.reports.sections.origin import show_origin, show_runs
 from phnn.reports.sections.scores import show_scores, show_table
 from phnn.reports.sections.training import show_learning
 from phnn.tasks.recipe import Tree
-from phnn.tasks.task import IMAGES
+from phnn.tasks.task import SOUND, Task
 
 REPORT = "report.html"
 
@@ -57,8 +58,8 @@ def _make_sections(results: Results, shelf: Shelf, say: Say) -> Iterator[Section
     yield show_scores(results)
     yield show_learning(results)
     here = [run for run in results.representatives() if run.has_model]
-    if here and results.task == IMAGES:
-        yield from _show_answers(here, shelf, say)
+    if here:
+        yield from _show_answers(results.task, here, shelf, say)
     algebras = show_algebras(here, say)
     if algebras is not None:
         yield algebras
@@ -66,9 +67,13 @@ def _make_sections(results: Results, shelf: Shelf, say: Say) -> Iterator[Section
     yield show_origin(results)
 
 
-def _show_answers(runs: list[RunRecord], shelf: Shelf, say: Say) -> Iterator[Section]:
+def _show_answers(task: Task, runs: list[RunRecord], shelf: Shelf, say: Say) -> Iterator[Section]:
     """Yields the sections that need the test part of the data, or why there are none."""
     try:
+        if task == SOUND:
+            say("listens to what the networks hear")
+            yield show_events(runs, shelf)
+            return
         evaluated = evaluate_runs(runs, shelf, say)
         yield show_classes(evaluated)
         say("looks where the networks look")

@@ -48,7 +48,8 @@ def draw_roll(
     )  # fmt: skip
     panel.set_title(title, fontsize="medium")
     panel.set_xlabel("time (s)")
-    panel.set_yticks(range(len(classes)), classes, fontsize="small")
+    names = [name.replace("_", " ") for name in classes]
+    panel.set_yticks(range(len(classes)), names, fontsize="small")
     panel.set_yticks([i + 0.5 for i in range(len(classes) - 1)], minor=True)
     panel.grid(which="minor", axis="y", alpha=0.3)
     panel.tick_params(which="minor", length=0)

@@ -35,20 +35,19 @@ def show_scores(results: Results) -> Section:
 def draw_scores(results: Results) -> Iterator[Picture]:
     """Yields the pictures of the table; none while no run has ended."""
     known = [line for line in results.lines if line.seeds]
-    if not known:
-        return
     score = results.task.primary.label
-    yield Picture(
-        "bubble",
-        draw_bubbles(f"Test {score} against parameters", results.lines),
-        f"The test {score} of each variant against its parameters. The area of a bubble is in "
-        "proportion to the parameters; bars are the deviation over the seeds.",
-    )
+    if len(known) > 1:  # one bubble alone says nothing
+        yield Picture(
+            "bubble",
+            draw_bubbles(f"Test {score} against parameters", results.lines),
+            f"The test {score} of each variant against its parameters. The area of a bubble is in "
+            "proportion to the parameters; bars are the deviation over the seeds.",
+        )
     for family in dict.fromkeys(line.family for line in known):
         lines = [line for line in results.lines if line.family == family]
         caption = f"{family}: parameters, and the size of the saved network."
         yield Picture(f"sizes-{family}", draw_sizes(lines, family), caption)
-        if results.task == SOUND:
+        if results.task == SOUND and len(known) > 1:
             yield Picture(
                 f"radar-{family}",
                 draw_radar(lines, family),

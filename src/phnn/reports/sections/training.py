@@ -26,8 +26,9 @@ def draw_learning(results: Results) -> Iterator[Picture]:
         curves = [(run.variant, read_curve(run.folder)) for run in runs]
         for quantity in list_quantities([curve for _, curve in curves]):
             score = next((s for s in results.task.scores if s.name == quantity), None)
+            name = score.label if score else quantity
             yield Picture(
                 f"learning-{family}-{quantity}",
                 draw_curves(curves, quantity, score),
-                f"{family}: {quantity} after each epoch, a line for each run.",
+                f"{family}: {name} after each epoch, a line for each run.",
             )

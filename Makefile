@@ -10,6 +10,7 @@ help:  ## show this list
 
 demo: .venv/train.stamp  ## compare real, quaternion and PH networks on the embedded digits
 	$(BIN)/phnn compare digits --out demo
+	$(BIN)/phnn report demo
 
 test: lint .venv/dev.stamp  ## linters, types, import contracts, tests
 	$(BIN)/pytest -n auto

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import phnn
 from phnn.cli.models import convert, export, inspect
+from phnn.cli.reports import figures, report
 from phnn.cli.sound import simulate
 from phnn.cli.toy import toy
 from phnn.cli.training import FAILED_RUNS, compare, predict, tables, test, train
@@ -29,6 +30,7 @@ USER_ERROR = 2
 EXTRAS = dict.fromkeys(
     [
         "PIL",
+        "captum",
         "datasets",
         "jsonargparse",
         "lightning",
@@ -51,12 +53,14 @@ COMMANDS: dict[str, Callable[..., int]] = {
         test,
         predict,
         compare,
+        report,
+        figures,
         tables,
         convert,
         inspect,
         export,
-        toy,
         simulate,
+        toy,
     )
 }
 
@@ -83,6 +87,7 @@ def _make_parser() -> ArgumentParser:
 BY_HAND: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "inputs": (("inputs",), {"type": Path, "nargs": "+"}),
     "comparison": (("comparison",), {"type": str, "nargs": "?"}),
+    "results": (("results",), {"type": Path, "nargs": "?"}),
     "out": (("-o", "--out"), {"type": Path}),
 }
 PLACES = {
@@ -90,6 +95,8 @@ PLACES = {
     "checkpoint": "CHECKPOINT",
     "inputs": "INPUTS...",
     "comparison": "[COMPARISON]",
+    "folder": "FOLDER",
+    "results": "[RESULTS]",
 }
 
 

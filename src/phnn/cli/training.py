@@ -167,17 +167,19 @@ def compare(
     for run in runs:
         check_recipe(build_recipe(run.recipe))  # a mistake shows now, not after hours
 
+    command = shlex.join(["phnn", *sys.argv[1:]])
+
     def report(outcomes: Sequence[Outcome]) -> None:
-        reports.write_tables(loaded, outcomes, folder, power)
+        reports.write_tables(loaded, outcomes, folder, power, command)
         ended = sum(outcome.result is not None for outcome in outcomes)
         print(f"{ended} of {len(outcomes)} runs have ended; {jobs} at once, in {folder / 'runs'}")
 
     outcomes = run_all(runs, jobs, report)
-    return _conclude(loaded, outcomes, folder, power)
+    return _conclude(loaded, outcomes, folder, power, command)
 
 
 def _conclude(
-    comparison: Comparison, outcomes: Sequence[Outcome], folder: Path, power: float
+    comparison: Comparison, outcomes: Sequence[Outcome], folder: Path, power: float, command: str
 ) -> int:
     from phnn import reports
 
@@ -186,8 +188,11 @@ def _conclude(
     failed = [outcome for outcome in outcomes if outcome.error is not None]
     for outcome in failed:
         print(f"failed: {outcome.run.folder}: {outcome.error}")
-    tables = reports.write_tables(comparison, outcomes, folder, power)
-    pictures = reports.draw_bubbles(comparison, lines, folder)
+    tables = reports.write_tables(comparison, outcomes, folder, power, command)
+    pictures = []
+    if any(line.seeds for line in lines):
+        bubbles = reports.draw_bubbles(comparison.title, lines)
+        pictures = reports.save_figure(bubbles, folder, "bubble")
     print("\nwrote", *tables, *pictures, sep="\n  ")
     return FAILED_RUNS if failed else 0
 

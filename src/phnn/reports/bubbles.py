@@ -4,47 +4,40 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import cycle, zip_longest
-from pathlib import Path
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from phnn.reports.drawing import COLOURS, save_figure
+from phnn.reports.drawing import assign_colours
 from phnn.reports.lines import Line
 from phnn.reports.tables import format_score
-from phnn.tasks.compare import Comparison
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 COLUMNS = 3  # of panels
 LARGEST = 900.0  # area of the largest bubble in square points
 LABEL_GAP = 0.085  # between two labels, of a panel's height
 
 
-def draw_bubbles(comparison: Comparison, lines: Sequence[Line], out: Path) -> list[Path]:
-    """Draws scores against parameters, one panel for each recipe, as bubble.png and bubble.svg.
+def draw_bubbles(title: str, lines: Sequence[Line]) -> Figure:
+    """Draws scores against parameters, one panel for each recipe.
 
     The area of a bubble is in proportion to the parameters; bars show the deviation over the seeds.
 
     Args:
-        comparison: Whose title to use.
-        lines: Those without a result are left out.
-        out: The folder.
-
-    Returns:
-        The files; none while no run has ended.
+        title: Of the figure.
+        lines: Those without a result are left out; one or more must have one.
     """
-    known = [line for line in lines if line.score is not None]
-    if not known:
-        return []
     from matplotlib.figure import Figure
 
+    known = [line for line in lines if line.score is not None]
     families = list(dict.fromkeys(line.family for line in known))
-    colours = dict(zip(dict.fromkeys(line.variant for line in known), cycle(COLOURS), strict=False))
+    colours = assign_colours(line.variant for line in lines)
     columns = min(COLUMNS, math.ceil(math.sqrt(len(families))))
     rows = math.ceil(len(families) / columns)
     figure = Figure(figsize=(1 + 5.4 * columns, 0.6 + 3.8 * rows), layout="constrained")
-    figure.suptitle(comparison.title)
+    figure.suptitle(title)
     panels = figure.subplots(rows, columns, squeeze=False).flat
     for panel, family in zip_longest(panels, families):
         members = [line for line in known if line.family == family]
@@ -52,7 +45,7 @@ def draw_bubbles(comparison: Comparison, lines: Sequence[Line], out: Path) -> li
             _draw_panel(panel, members, colours)
         else:
             panel.set_axis_off()
-    return save_figure(figure, out, "bubble")
+    return figure
 
 
 def _draw_panel(panel: Axes, lines: Sequence[Line], colours: dict[str, str]) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
+from collections.abc import Callable, Iterable
+from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from phnn.io import replacing
 
@@ -13,6 +16,39 @@ if TYPE_CHECKING:
 # Okabe and Ito's colours: told apart by colour-blind readers, and in grey
 COLOURS = ("#000000", "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 RESOLUTION = 150  # dots per inch of a PNG
+
+
+Format = Literal["png", "svg"]
+Say = Callable[[str], None]  # is told what takes a while
+
+
+class Picture(NamedTuple):
+    """A figure with what must be known to show it.
+
+    Attributes:
+        name: Its own among those that are shown together.
+        figure: What to show.
+        caption: Says what it shows, also to those who cannot see it.
+        format: What suits it on a page: svg, or png for photographs.
+    """
+
+    name: str
+    figure: Figure
+    caption: str
+    format: Format = "svg"
+
+
+def assign_colours(names: Iterable[str]) -> dict[str, str]:
+    """Returns a colour for each name; the first is black."""
+    return dict(zip(dict.fromkeys(names), cycle(COLOURS), strict=False))
+
+
+def tint(colour: str, share: float) -> tuple[float, float, float]:
+    """Returns a colour on white: with share 1 as it is, with 0 white."""
+    from matplotlib.colors import to_rgb
+
+    red, green, blue = (1 - share * (1 - value) for value in to_rgb(colour))
+    return red, green, blue
 
 
 def save_figure(figure: Figure, out: Path, name: str) -> list[Path]:
@@ -26,14 +62,28 @@ def save_figure(figure: Figure, out: Path, name: str) -> list[Path]:
     Returns:
         The files.
     """
+    out.mkdir(parents=True, exist_ok=True)
+    formats: tuple[Format, ...] = ("png", "svg")
+    paths = {format: out / f"{name}.{format}" for format in formats}
+    for format, path in paths.items():
+        with replacing(path) as temporary:
+            temporary.write_bytes(render_figure(figure, format, name))
+    return list(paths.values())
+
+
+def render_figure(figure: Figure, format: Format, name: str) -> bytes:
+    """Returns a figure as the content of a file.
+
+    Args:
+        figure: What to render.
+        format: Of the file.
+        name: Makes the names inside an SVG its own.
+    """
     from matplotlib import rc_context
 
-    out.mkdir(parents=True, exist_ok=True)
-    paths = [out / f"{name}.{suffix}" for suffix in ("png", "svg")]
+    file = io.BytesIO()
     # fixed names inside the SVG, and no date
     with rc_context({"svg.hashsalt": name, "svg.fonttype": "none"}):
-        for path in paths:
-            undated = {"Date": None} if path.suffix == ".svg" else {}
-            with replacing(path) as temporary:
-                figure.savefig(temporary, format=path.suffix[1:], dpi=RESOLUTION, metadata=undated)
-    return paths
+        undated = {"Date": None} if format == "svg" else {}
+        figure.savefig(file, format=format, dpi=RESOLUTION, metadata=undated)
+    return file.getvalue()

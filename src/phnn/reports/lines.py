@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 from phnn.tasks.compare import Comparison, Outcome, Variant
-from phnn.tasks.task import Score, Task
+from phnn.tasks.task import TASKS, Score, Task
 from phnn.tasks.training.energy import PAPER_POWER, estimate_co2
 
 MEGABYTE = 10**6
@@ -95,6 +95,18 @@ class Line:
             else:
                 row[name] = getattr(self, name)
         return {**row, "task": self.task.name}
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> Line:
+        """Returns the line that `to_row` wrote."""
+        task = TASKS[row["task"]]
+        scores = {
+            score.name: Spread(row[score.name], row[f"{score.name}_std"])
+            for score in task.scores
+            if row[score.name] is not None
+        }
+        plain = {f.name: row[f.name] for f in fields(cls) if f.name != "scores"}
+        return cls(**{**plain, "task": task, "seeds": tuple(row["seeds"]), "scores": scores})
 
 
 def summarize(

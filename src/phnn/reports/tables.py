@@ -14,10 +14,12 @@ from phnn.tasks.compare import Comparison, Outcome
 from phnn.tasks.task import Score, Task
 from phnn.tasks.training.energy import PAPER_INTENSITY, PAPER_POWER
 
+RESULTS = "results.json"
+
 
 def render_text(lines: Sequence[Line]) -> str:
     """Returns a table for the terminal."""
-    cells = _cells(lines)
+    cells = tabulate(lines)
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in cells)
 
@@ -26,9 +28,9 @@ def render_markdown(
     comparison: Comparison, lines: Sequence[Line], outcomes: Sequence[Outcome], power: float
 ) -> str:
     """Returns a Markdown page: the table, what its columns mean, and the runs that failed."""
-    head, *rows = _cells(lines)
+    head, *rows = tabulate(lines)
     table = ["| " + " | ".join(row) + " |" for row in ([head, ["---"] * len(head), *rows])]
-    page = [f"# {comparison.title}", "", *table, "", _explain(comparison.task, power)]
+    page = [f"# {comparison.title}", "", *table, "", explain_columns(comparison.task, power)]
     failed = [outcome for outcome in outcomes if outcome.error is not None]
     if failed:
         page += ["", "## Failed runs", ""]
@@ -46,7 +48,13 @@ def render_csv(lines: Sequence[Line]) -> str:
     return file.getvalue()
 
 
-def render_json(comparison: Comparison, lines: Sequence[Line], outcomes: Sequence[Outcome]) -> str:
+def render_json(
+    comparison: Comparison,
+    lines: Sequence[Line],
+    outcomes: Sequence[Outcome],
+    power: float,
+    command: str,
+) -> str:
     """Returns the table and every run behind it."""
     runs = [
         {
@@ -64,6 +72,8 @@ def render_json(comparison: Comparison, lines: Sequence[Line], outcomes: Sequenc
         "comparison": comparison.name,
         "title": comparison.title,
         "task": comparison.task.name,
+        "command": command,
+        "power": power,
         "table": [line.to_row() for line in lines],
         "runs": runs,
     }
@@ -75,7 +85,7 @@ def _name(outcome: Outcome) -> str:
     return f"{variant.family} {variant.name}, seed {outcome.run.seed}"
 
 
-def _cells(lines: Sequence[Line]) -> list[list[str]]:
+def tabulate(lines: Sequence[Line]) -> list[list[str]]:
     """Returns the head of the table and its rows; columns that say nothing are left out."""
     scores, primary = lines[0].task.scores, lines[0].task.primary
     columns = {
@@ -142,7 +152,8 @@ def _runs(line: Line) -> str:
     return ", ".join(f"{count}{what}" for count, what in parts if count) or "0"
 
 
-def _explain(task: Task, power: float) -> str:
+def explain_columns(task: Task, power: float) -> str:
+    """Returns what the columns of the table mean."""
     labels = ", ".join(score.label for score in task.scores)
     arrow = "" if all(score.higher for score in task.scores) else "; ↓: lower is better"
     return (
@@ -156,7 +167,11 @@ def _explain(task: Task, power: float) -> str:
 
 
 def write_tables(
-    comparison: Comparison, outcomes: Sequence[Outcome], out: Path, power: float = PAPER_POWER
+    comparison: Comparison,
+    outcomes: Sequence[Outcome],
+    out: Path,
+    power: float = PAPER_POWER,
+    command: str = "",
 ) -> list[Path]:
     """Writes the table as results.csv, results.json and results.md.
 
@@ -165,6 +180,7 @@ def write_tables(
         outcomes: What became of its runs.
         out: The folder.
         power: Of the hardware in watts, for the paper's estimate of CO2.
+        command: How the comparison was started, to be kept with the results.
 
     Returns:
         The files.
@@ -172,7 +188,7 @@ def write_tables(
     lines = summarize(comparison, outcomes, power)
     texts = {
         "results.csv": render_csv(lines),
-        "results.json": render_json(comparison, lines, outcomes),
+        RESULTS: render_json(comparison, lines, outcomes, power, command),
         "results.md": render_markdown(comparison, lines, outcomes, power),
     }
     out.mkdir(parents=True, exist_ok=True)

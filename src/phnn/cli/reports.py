@@ -1,0 +1,48 @@
+"""The commands that make results readable."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+Overrides = dict[str, Any]
+
+
+def report(folder: Path, overrides: Overrides, out: Path | None = None) -> int:
+    """Write one HTML file about a comparison or a run, with all its tables and pictures.
+
+    Example: phnn report results/digits
+
+    Args:
+        folder: Results of phnn compare, or the folder of a run; also when some runs have not ended.
+        overrides: Parts of the recipes to replace, such as --data.root FOLDER.
+        out: The file; report.html in the folder by default.
+    """
+    from phnn.reports.report import write_report
+    from phnn.tasks.training.run import calm_lightning
+
+    with calm_lightning():
+        written = write_report(folder, out, overrides, say=print)
+    print(f"wrote {written}")
+    return 0
+
+
+def figures(overrides: Overrides, results: Path | None = None, out: Path | None = None) -> int:
+    """Draw the paper's figures, as PNG and SVG, from the library's own runs.
+
+    Example: phnn figures results/digits
+
+    Args:
+        overrides: Parts of the recipes to replace, such as --data.root FOLDER.
+        results: Results of phnn compare, or the folder of a run; without it, the figures are drawn
+            that need no run.
+        out: Folder of the figures; figures in the results or, without them, here by default.
+    """
+    from phnn.reports.figures import draw_figures
+    from phnn.tasks.training.run import calm_lightning
+
+    folder = out or (results or Path()) / "figures"
+    with calm_lightning():
+        written = draw_figures(results, folder, overrides, say=print)
+    print("wrote", *written, sep="\n  ")
+    return 0

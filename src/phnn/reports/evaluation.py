@@ -1,0 +1,229 @@
+"""What trained networks answer for each image of their test part."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from phnn.io import replacing
+from phnn.reports.drawing import Say
+from phnn.reports.results import RunRecord
+from phnn.tasks.images import ImageData
+from phnn.tasks.recipe import Recipe, Tree, build_recipe, merge
+from phnn.tasks.sound import SoundData
+from phnn.tasks.trained import Trained, load_trained
+from phnn.tasks.training.build import Data, build_data
+from phnn.tasks.training.folder import MODEL
+
+EVALUATION = "evaluation.npz"  # in the folder of a run
+
+
+class DataMissingError(ValueError):
+    """The data of a run cannot be read."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The answers of a network for the test part of its data.
+
+    Attributes:
+        classes: Their names.
+        labels: What each image shows.
+        predictions: What it was taken for.
+        probabilities: Of what it was taken for.
+    """
+
+    classes: tuple[str, ...]
+    labels: npt.NDArray[np.int64]
+    predictions: npt.NDArray[np.int64]
+    probabilities: npt.NDArray[np.float32]
+
+    @property
+    def right(self) -> npt.NDArray[np.bool_]:
+        """Whether each answer is right."""
+        return self.labels == self.predictions
+
+
+Evaluated = tuple[RunRecord, Evaluation]
+
+
+class Shelf:
+    """The data of runs, each read once.
+
+    Args:
+        overrides: Parts of their recipes to replace, such as where the data are.
+    """
+
+    def __init__(self, overrides: Tree | None = None) -> None:
+        self._overrides = overrides or {}
+        self._found: dict[str, Data | DataMissingError] = {}
+
+    def open_images(self, recipe: Recipe) -> ImageData:
+        """Returns the images of a recipe.
+
+        Raises:
+            DataMissingError: They cannot be read; the message says why, and what to do.
+        """
+        data = self._open(recipe)
+        assert isinstance(data, ImageData)  # the task of the recipe
+        return data
+
+    def open_sound(self, recipe: Recipe) -> SoundData:
+        """Returns the recordings of a recipe.
+
+        Raises:
+            DataMissingError: They cannot be read; the message says why, and what to do.
+        """
+        data = self._open(recipe)
+        assert isinstance(data, SoundData)  # the task of the recipe
+        return data
+
+    def _open(self, recipe: Recipe) -> Data:
+        built = build_recipe(merge(recipe.to_dict(), self._overrides))
+        key = json.dumps([built.data, built.seed])
+        if key not in self._found:
+            try:
+                self._found[key] = build_data(built)
+            except (OSError, ValueError) as error:
+                self._found[key] = DataMissingError(
+                    f"the data of the runs cannot be read: {error}. Give --data.root FOLDER to say "
+                    "where they are"
+                )
+        found = self._found[key]
+        if isinstance(found, DataMissingError):
+            raise found
+        return found
+
+
+def evaluate_run(folder: Path, shelf: Shelf) -> Evaluation:
+    """Returns the answers of a run's network, which are kept in the run's folder.
+
+    Args:
+        folder: Of the run.
+        shelf: Where its data are found, when the answers are not there yet.
+
+    Raises:
+        DataMissingError: The data cannot be read.
+    """
+    digest = hashlib.sha256((folder / MODEL).read_bytes()).hexdigest()
+    kept = _read(folder / EVALUATION, digest)
+    if kept is not None:
+        return kept
+    trained = load_trained(folder)
+    data = shelf.open_images(trained.recipe)
+    check_classes(trained, data)
+    made = _evaluate(trained, data)
+    with replacing(folder / EVALUATION) as temporary, temporary.open("wb") as file:
+        np.savez_compressed(
+            file,
+            model=digest,
+            classes=np.array(made.classes),
+            labels=made.labels,
+            predictions=made.predictions,
+            probabilities=made.probabilities,
+        )
+    return made
+
+
+def evaluate_runs(runs: Iterable[RunRecord], shelf: Shelf, say: Say) -> list[Evaluated]:
+    """Returns runs with the answers of their networks.
+
+    Args:
+        runs: Whose networks are here.
+        shelf: Where their data are found.
+        say: Is told what takes a while.
+
+    Raises:
+        DataMissingError: The data cannot be read.
+    """
+    evaluated = []
+    for run in runs:
+        if not (run.folder / EVALUATION).is_file():
+            say(f"tests {run.name}")
+        evaluated.append((run, evaluate_run(run.folder, shelf)))
+    return evaluated
+
+
+def _read(path: Path, digest: str) -> Evaluation | None:
+    """Returns what a file holds if it is of the network with this digest."""
+    if not path.is_file():
+        return None
+    with np.load(path, allow_pickle=False) as file:
+        if str(file["model"]) != digest:
+            return None
+        classes = tuple(str(name) for name in file["classes"])
+        return Evaluation(classes, file["labels"], file["predictions"], file["probabilities"])
+
+
+def check_classes(trained: Trained, data: ImageData) -> None:
+    """Raises a DataMissingError when the data are not those that a network was trained for."""
+    known = list(trained.metadata["classes"])
+    if list(data.classes) != known:
+        raise DataMissingError(
+            f"the network knows the classes {', '.join(known[:5])}…, the data have "
+            f"{', '.join(data.classes[:5])}…; give the data it was trained for"
+        )
+
+
+def _evaluate(trained: Trained, data: ImageData) -> Evaluation:
+    device = torch.accelerator.current_accelerator() or torch.device("cpu")
+    model = trained.model.to(device)
+    parts: list[tuple[Tensor, Tensor, Tensor]] = []
+    with torch.inference_mode():
+        for batch in data.test_dataloader():
+            moved = batch._replace(images=batch.images.to(device))
+            inputs, labels = data.on_after_batch_transfer(moved, 0)
+            probabilities, predictions = model(inputs).softmax(1).max(1)
+            parts.append((labels, predictions.cpu(), probabilities.float().cpu()))
+    answers = (torch.cat(part).numpy() for part in zip(*parts, strict=True))
+    return Evaluation(tuple(data.classes), *answers)
+
+
+def take_images(data: ImageData, places: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Returns images of the test part as they are, and as a network takes them.
+
+    Args:
+        data: Whose test part to use.
+        places: Of the images, counted from 0.
+    """
+    images: dict[int, Tensor] = {}
+    inputs: dict[int, Tensor] = {}
+    start = 0
+    for batch in data.test_dataloader():
+        stop = start + len(batch.images)
+        wanted = [place for place in places if start <= place < stop]
+        if wanted:
+            ready, _ = data.on_after_batch_transfer(batch, 0)
+            images |= {place: batch.images[place - start] for place in wanted}
+            inputs |= {place: ready[place - start] for place in wanted}
+        start = stop
+        if len(images) == len(set(places)):
+            break
+    return tuple(torch.stack([found[place] for place in places]) for found in (images, inputs))  # type: ignore[return-value]
+
+
+def choose_cases(evaluation: Evaluation, right: bool, count: int) -> list[int]:
+    """Returns the places of the images about which a network is the most certain.
+
+    One image for each class, as far as possible.
+
+    Args:
+        evaluation: Its answers.
+        right: Whether to choose from the right answers or the wrong ones.
+        count: How many.
+    """
+    places = np.flatnonzero(evaluation.right == right)
+    order = places[np.argsort(-evaluation.probabilities[places], kind="stable")]
+    first: dict[int, int] = {}
+    for place in order.tolist():
+        first.setdefault(int(evaluation.labels[place]), place)
+    others = [place for place in order.tolist() if place not in first.values()]
+    return [*first.values(), *others][:count]

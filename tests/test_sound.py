@@ -651,6 +651,11 @@ class TestData:
         assert labels.shape == (1, 80, 42)
         assert labels.any()
 
+    def test_classes_of_a_simulation(self, root):
+        (root / "simulation.json").write_text(json.dumps({"classes": ["b", "a"], "seed": 0}))
+        assert SoundData("mine", root).classes == ("b", "a")
+        assert SoundData("mine", root, classes=["c"]).classes == ("c",)
+
     def test_classes_of_the_challenge(self):
         assert len(CLASSES) == 14
         assert list(CLASSES) == sorted(CLASSES)

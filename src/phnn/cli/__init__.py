@@ -27,23 +27,26 @@ __all__ = ["FAILED_RUNS", "USER_ERROR", "main"]
 
 USER_ERROR = 2
 # which extra brings a package that a command cannot do without
-EXTRAS = dict.fromkeys(
-    [
-        "PIL",
-        "captum",
-        "datasets",
-        "jsonargparse",
-        "lightning",
-        "matplotlib",
-        "scipy",
-        "sklearn",
-        "tensorboard",
-        "torchmetrics",
-        "yaml",
-    ],
-    "train",
-) | dict.fromkeys(["onnx", "onnxruntime", "onnxscript"], "export")
-EXTRAS |= dict.fromkeys(["pyroomacoustics", "soundfile", "tqdm"], "sound")
+EXTRAS = {
+    **dict.fromkeys(
+        [
+            "PIL",
+            "captum",
+            "datasets",
+            "jsonargparse",
+            "lightning",
+            "matplotlib",
+            "scipy",
+            "sklearn",
+            "tensorboard",
+            "torchmetrics",
+            "yaml",
+        ],
+        "train",
+    ),
+    **dict.fromkeys(["pyroomacoustics", "soundfile", "tqdm"], "sound"),
+    **dict.fromkeys(["onnx", "onnxruntime", "onnxscript"], "export"),
+}
 
 
 COMMANDS: dict[str, Callable[..., int]] = {

@@ -1,5 +1,11 @@
-"""The classes of L3DAS21."""
+"""The classes of a set of recordings."""
 
+import json
+from pathlib import Path
+
+SETTINGS = "simulation.json"  # beside simulated recordings: what they were made by
+
+# of L3DAS21
 CLASSES = (
     "Chink_and_clink",
     "Computer_keyboard",
@@ -16,3 +22,11 @@ CLASSES = (
     "Telephone",
     "Writing",
 )
+
+
+def find_classes(root: Path) -> tuple[str, ...]:
+    """Returns the classes that a simulation noted beside its recordings, or else L3DAS21's."""
+    settings = root / SETTINGS
+    if not settings.is_file():
+        return CLASSES
+    return tuple(json.loads(settings.read_text(encoding="utf-8"))["classes"])

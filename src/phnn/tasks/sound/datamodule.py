@@ -14,7 +14,7 @@ from phnn.tasks.cache import cache_folder
 from phnn.tasks.names import check_choices
 from phnn.tasks.sound.batches import SoundBatch, SoundBatches
 from phnn.tasks.sound.cache import Dtype, Options
-from phnn.tasks.sound.classes import CLASSES
+from phnn.tasks.sound.classes import CLASSES, find_classes
 from phnn.tasks.sound.features import standardize
 from phnn.tasks.sound.labels import FRAMES_PER_SECOND, Rule, check_rule
 from phnn.tasks.sound.recordings import MICROPHONES, Broken, check_broken
@@ -55,7 +55,8 @@ class SoundData(lightning.LightningDataModule):
         eval_batch_size: recordings per process and evaluation step; batch_size by default.
         validation: the fraction of the training recordings that is split off for validation; 0 for
             no validation.
-        classes: the names of the classes; L3DAS21's by default.
+        classes: the names of the classes; by default those of the simulation that made the
+            recordings, or L3DAS21's.
         seed: of the split and the order.
         standardize: "train" gives magnitudes, and phases, mean 0 and standard deviation 1 in the
             training part. "authors" does so in each part by itself, which lets the test part
@@ -107,7 +108,9 @@ class SoundData(lightning.LightningDataModule):
             raise ValueError(f"validation={validation} must be a fraction: at least 0, less than 1")
         if overlaps < 1:
             raise ValueError(f"overlaps={overlaps} must be at least 1")
-        classes = CLASSES if classes is None else tuple(classes)
+        if classes is None:
+            classes = CLASSES if root is None else find_classes(Path(root).expanduser())
+        classes = tuple(classes)
         if not classes or len(set(classes)) < len(classes):
             raise ValueError(f"classes={list(classes)} must be different names, at least one")
         self.name = name

@@ -24,6 +24,7 @@ from scipy import fft
 from scipy.signal import oaconvolve
 
 from phnn.io.atomic import replacing, write_text
+from phnn.tasks.sound.classes import SETTINGS
 from phnn.tasks.sound.clips import PARTS, Clip, Clips, Part
 from phnn.tasks.sound.rooms import (
     CHANNELS,
@@ -45,7 +46,6 @@ PEAK = 0.99  # of full scale; a louder scene is scaled down
 # rounding may widen by one frame at each end
 GAPS = (0.3, 3.0)
 SAMPLE_BYTES = 2
-SETTINGS = "simulation.json"
 
 
 class Event(NamedTuple):

@@ -139,7 +139,7 @@ def test_confusions():
     assert first.precision == pytest.approx(100 / 3)
     assert (second.recall, second.precision, second.mistaken) == (100, 50, None)
     assert third.mistaken == "a"
-    assert (empty.count, empty.recall, empty.precision) == (0, None, None)
+    assert (empty.images, empty.recall, empty.precision) == (0, None, None)
     figure = draw_confusions(matrix, ["a", "b", "c", "d"], "title")
     assert "67" in texts(figure)
     assert not overlaps(figure)

@@ -196,6 +196,13 @@ def test_folder_that_is_none(tmp_path, capsys):
     assert "neither results.json nor config.yaml" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("content", ["{", '{"comparison": "mine", "runs": []}'])
+def test_results_that_cannot_be_read(tmp_path, capsys, content):
+    (tmp_path / "results.json").write_text(content)
+    assert cli.main(["report", str(tmp_path)]) == cli.USER_ERROR
+    assert "phnn compare writes it anew" in capsys.readouterr().err
+
+
 def test_lines_survive_the_file(results):
     read_back = read_results(results)
     (row, *_) = json.loads((results / "results.json").read_text())["table"]

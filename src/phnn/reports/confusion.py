@@ -22,14 +22,14 @@ class ClassScore(NamedTuple):
 
     Attributes:
         name: Of the class.
-        count: Images of the class.
+        images: Of the class.
         recall: Of these, the part that was recognized.
         precision: Of what was taken for the class, the part that is; None for nothing.
         mistaken: The class that it was most often taken for instead; None when it never was.
     """
 
     name: str
-    count: int
+    images: int
     recall: float | None
     precision: float | None
     mistaken: str | None

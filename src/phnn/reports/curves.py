@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from phnn.reports.drawing import assign_colours
 from phnn.tasks.task import Score
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 METRICS = "metrics.csv"  # in the folder of a run
-PARTS = {"train": ":", "val": "-"}  # how each part of the data is drawn
+# how each part of the data is drawn
+PARTS: dict[str, Literal[":", "-"]] = {"train": ":", "val": "-"}
 
 Curve = Mapping[str, Sequence[float]]
 

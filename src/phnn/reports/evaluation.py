@@ -49,7 +49,8 @@ class Evaluation:
     @property
     def right(self) -> npt.NDArray[np.bool_]:
         """Whether each answer is right."""
-        return self.labels == self.predictions
+        right: npt.NDArray[np.bool_] = self.labels == self.predictions
+        return right
 
 
 Evaluated = tuple[RunRecord, Evaluation]

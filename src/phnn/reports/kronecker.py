@@ -41,7 +41,7 @@ def draw_kronecker(algebra: Algebra = algebras.quaternion) -> Figure:
     n = algebra.n
     figure = Figure(figsize=(1.6 + 2.4 * n, 6.6), layout="constrained")
     figure.suptitle(f"{algebra.name.capitalize()} convolution as a sum of Kronecker products")
-    above, below = figure.subfigures(2, 1, height_ratios=(1, 2))
+    above, below = figure.subfigures(2, 1, squeeze=False, height_ratios=(1, 2)).ravel()
     panels = above.subplots(1, 3 * n - 1, width_ratios=([4, 1.6, 1] * n)[: 3 * n - 1])
     for i, matrix in enumerate(constants):
         A, F, *plus = panels[3 * i : 3 * i + 3]

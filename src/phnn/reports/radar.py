@@ -27,7 +27,7 @@ def rate(lines: Sequence[Line]) -> dict[str, list[float]]:
         means = [line.scores[score.name].mean / score.scale for line in lines]
         name = score.label if score.higher else f"1 − {score.label}"
         axes[name] = [min(1.0, max(0.0, x if score.higher else 1 - x)) for x in means]
-    costs = {
+    costs: dict[str, Sequence[float | None]] = {
         "fewness of\nparameters": [line.parameters for line in lines],
         "speed of\ntraining": [line.train_seconds_per_100 for line in lines],
         "speed of\ntesting": [line.test_seconds for line in lines],

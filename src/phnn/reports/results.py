@@ -102,7 +102,13 @@ def read_results(folder: Path) -> Results:
         folder: Of the results of a comparison, or of a run.
     """
     if (folder / RESULTS).is_file():
-        return _read_comparison(folder)
+        try:
+            return _read_comparison(folder)
+        except (KeyError, json.JSONDecodeError) as error:
+            raise ValueError(
+                f"{folder / RESULTS} is damaged or of another version of phnn ({error!r}); phnn "
+                "compare writes it anew, without repeating runs that have ended"
+            ) from error
     if (folder / CONFIG).is_file():
         return _read_run(folder)
     raise FileNotFoundError(

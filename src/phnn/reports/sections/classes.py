@@ -73,7 +73,7 @@ def _tabulate(scores: Mapping[str, Sequence[ClassScore]]) -> Html:
         head = f"class (the {half} worst and the {half} best)"
     return page.table(
         [head, "images", *scores],
-        [[row[0].name, f"{row[0].count:,}", *map(_show_score, row)] for row in rows],
+        [[row[0].name, f"{row[0].images:,}", *map(_show_score, row)] for row in rows],
     )
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import phnn
+from phnn.cli.bench import bench
 from phnn.cli.models import convert, export, inspect
 from phnn.cli.training import FAILED_RUNS, compare, predict, tables, test, train
 
@@ -43,7 +44,7 @@ EXTRAS = dict.fromkeys(
 
 COMMANDS: dict[str, Callable[..., int]] = {
     function.__name__: function
-    for function in (train, test, predict, compare, tables, convert, inspect, export)
+    for function in (train, test, predict, compare, tables, convert, inspect, export, bench)
 }
 
 
@@ -76,6 +77,7 @@ PLACES = {
     "checkpoint": "CHECKPOINT",
     "images": "IMAGES...",
     "comparison": "[COMPARISON]",
+    "network": "NETWORK",
 }
 
 

@@ -96,6 +96,12 @@ def test_training_leaves_the_mode_and_no_gradients():
     assert model.weight.grad is None
 
 
+@pytest.mark.slow
+def test_compiled_models_compete():
+    (result,) = compete({"a": nn.Linear(2, 2)}, torch.randn(3, 2), ["a"], rounds=1, compiled=True)
+    assert result.multiplications == 12
+
+
 def test_contenders_take_turns():
     order = []
     times = interleave({name: lambda name=name: order.append(name) for name in "ab"}, 2, warmup=1)

@@ -147,7 +147,8 @@ def accelerate(
         _check_plan(places, ways)
         trials = [_Trial(ways)]
     made = [_assemble(model, places, trial, graph) for trial in trials]
-    times, best = {}, 0
+    times: dict[str, float] = {}
+    best = 0
     if ways is None:
         times, best = _race(model, [fast for fast, _ in made], args, kwargs, rounds)
     fast, fused = made[best]

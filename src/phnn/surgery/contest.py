@@ -57,7 +57,7 @@ def make_forms(model: nn.Module, example: Tensor, n: int, rounds: int = 7) -> di
     return {
         "real": real,
         "assembled": assembled,
-        "folded": to_dense(assembled, fuse=_is_traceable(assembled)),
+        "folded": to_dense(assembled, fuse=is_traceable(assembled)),
         "accelerated": accelerate(assembled, example, rounds=rounds),
     }
 
@@ -67,6 +67,7 @@ def compete(
     example: Tensor,
     train: Iterable[str] = (),
     rounds: int = 7,
+    compiled: bool = False,
 ) -> list[Result]:
     """Times the models by turns, so that their ratios hold on a busy machine, too.
 
@@ -75,17 +76,16 @@ def compete(
         example: The input of all.
         train: Names of those whose training is timed as well.
         rounds: Timed calls of each.
+        compiled: Whether they are compiled before.
     """
-    trained = {name: models[name] for name in train}
-    inference = interleave({k: inference_of(m, example) for k, m in models.items()}, rounds)
-    training = {}
-    if trained:
-        for model in trained.values():
-            model.train()
-        training = interleave({k: step_of(m, example) for k, m in trained.items()}, rounds)
-        for model in trained.values():
-            model.eval()
-            model.zero_grad()
+    timed = {name: torch.compile(m) if compiled else m for name, m in models.items()}
+    inference = interleave({k: inference_of(m, example) for k, m in timed.items()}, rounds)
+    steps = {name: step_of(timed[name], example) for name in train}
+    for name in steps:
+        models[name].train()
+    training = interleave(steps, rounds)
+    for name in steps:
+        models[name].eval().zero_grad()
     return [
         Result(
             name=name,
@@ -109,7 +109,7 @@ def inference_of(model: nn.Module, example: Tensor) -> Callable[[], object]:
 
 
 def step_of(model: nn.Module, example: Tensor) -> Callable[[], object]:
-    """A call that runs the model forward and backward."""
+    """A call that runs the model forward and backward; to be used in training mode."""
 
     def run() -> None:
         model.zero_grad()
@@ -121,7 +121,8 @@ def step_of(model: nn.Module, example: Tensor) -> Callable[[], object]:
     return run
 
 
-def _is_traceable(model: nn.Module) -> bool:
+def is_traceable(model: nn.Module) -> bool:
+    """Whether torch.fx can trace the model, so that its batch norms may be fused."""
     try:
         trace(model)
     except ValueError:

@@ -65,7 +65,7 @@ def count_multiplications(model: nn.Module, *inputs: Tensor) -> int:
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         for x in inputs:
             model(x)
-    return counter.get_total_flops() // 2  # each comes with an addition
+    return int(counter.get_total_flops()) // 2  # each comes with an addition
 
 
 def wait(output: Output) -> Output:

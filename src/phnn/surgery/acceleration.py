@@ -123,9 +123,12 @@ def accelerate(
 
     Example:
         >>> import phnn
-        >>> model = phnn.create_model("resnet20", n=4).eval()
-        >>> fast = accelerate(model, torch.randn(1, 3, 32, 32), rounds=1)
-        >>> again = accelerate(model, torch.randn(1, 3, 32, 32), plan=fast.phnn_report.plan)
+        >>> layer = phnn.PHConv2d(64, 64, 3, algebra=phnn.algebra.quaternion)
+        >>> model, x = nn.Sequential(layer, nn.ReLU()).eval(), torch.randn(1, 64, 16, 16)
+        >>> fast = accelerate(model, x)
+        >>> torch.allclose(fast(x), model(x), atol=1e-4)
+        True
+        >>> again = accelerate(model, x, plan=fast.phnn_report.plan)
     """
     _check_mode(model)
     slots = find_ph_slots(model)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -78,7 +78,10 @@ def compete(
         rounds: Timed calls of each.
         compiled: Whether they are compiled before.
     """
-    timed = {name: torch.compile(m) if compiled else m for name, m in models.items()}
+    timed = {
+        name: cast("nn.Module", torch.compile(model)) if compiled else model
+        for name, model in models.items()
+    }
     inference = interleave({k: inference_of(m, example) for k, m in timed.items()}, rounds)
     steps = {name: step_of(timed[name], example) for name in train}
     for name in steps:

@@ -323,6 +323,35 @@ class Sized(nn.Module):
         return self.layer(x, output_size=[11])
 
 
+class Autocast(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = PHLinear(8, 8, n=2)
+
+    def forward(self, x):
+        with torch.autocast("cpu", torch.bfloat16):
+            return self.layer(x.bfloat16()).float()
+
+
+class ChannelsAtTheEnd(nn.Module):
+    """A linear layer on an input whose strides look like those of an image with channels last."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = PHLinear(8, 8, algebra=complex_numbers)
+
+    def forward(self, x):
+        return self.layer(x.to(memory_format=torch.channels_last))
+
+
+@torch.no_grad()
+def test_a_linear_layer_has_no_format():
+    model, x = ChannelsAtTheEnd().eval(), torch.randn(2, 3, 4, 8)
+    fast = phnn.accelerate(model, x, rounds=1)
+    assert not fast.phnn_report.entries[0].way.channels_last
+    assert close(phnn.accelerate(model, x, plan={"layer": bilinear_way("rows")})(x), model(x))
+
+
 class Zero(nn.Module):
     def __init__(self):
         super().__init__()
@@ -341,6 +370,7 @@ class Zero(nn.Module):
         (Unbatched(), torch.randn(1, 8, 5), r"has no batch"),
         (Sized(), torch.randn(1, 8, 5), "called with more than its input"),
         (Zero(), torch.randn(2, 8), "its algebra is zero"),
+        (Autocast(), torch.randn(2, 8), "its input is torch.bfloat16, its weight torch.float32"),
         (nn.Sequential(PHLinear(8, 8, n=2, terms=4)), torch.randn(2, 8), "no fewer than n² = 4"),
         (
             nn.TransformerEncoderLayer(8, 2, 8, batch_first=True),
@@ -348,7 +378,7 @@ class Zero(nn.Module):
             "read by torch's attention",
         ),
     ],
-    ids=["n=1", "subclass", "unbatched", "output_size", "zero", "rank", "attention"],
+    ids=["n=1", "subclass", "unbatched", "output_size", "zero", "autocast", "rank", "attention"],
 )
 @torch.no_grad()
 def test_folded_with_the_reason(model, x, reason):

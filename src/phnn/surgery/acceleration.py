@@ -317,7 +317,7 @@ def _choose(
 
 def _ways(place: _Place, calls: Counter[Call]) -> list[Way]:
     """The ways that are worth a trial, folded first."""
-    last = bool(calls) and all(call.is_last for call in calls)
+    last = place.layer.F.dim() in LAST and bool(calls) and all(call.is_last for call in calls)
     folded = Way(channels_last=last)
     if place.reason or place.factors is None:
         return [folded]
@@ -412,7 +412,7 @@ def _put_last(model: nn.Module) -> nn.Module:
 def _describe(place: _Place, trial: _Trial) -> LayerSpeed:
     way = trial.ways[place.name]
     chosen = place.build(way)
-    inputs = [call.draw() for call in place.calls.elements()]
+    inputs = [call.draw().to(place.layer.F.dtype) for call in place.calls.elements()]
     before, after = (count_multiplications(module, *inputs) for module in (place.folded, chosen))
     notes = [place.reason, *(f"its {kind} are lost" for kind in hooks(place.layer))]
     if place.norm is not None and not way.is_folded:

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor, nn
 
 import phnn
-from measure import interleave, median_ratio, peak_memory, provenance
+from measure import peak_memory, provenance
 from phnn.functional import kronecker_sum
+from phnn.surgery.timing import interleave, median_ratio
 
 WIDTHS = (64, 128, 256, 512)
 DIMENSIONS = (1, 2, 3, 4, 8, 16)

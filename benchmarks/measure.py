@@ -1,4 +1,4 @@
-"""Timing side by side, and where the numbers come from."""
+"""Memory of a call, and where the numbers come from; the timing is `phnn.surgery.timing`."""
 
 from __future__ import annotations
 
@@ -7,42 +7,13 @@ import datetime
 import os
 import platform
 import shlex
-import statistics
 import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
 import phnn
-
-
-def interleave(
-    contenders: Mapping[str, Callable[[], object]], rounds: int = 7, warmup: int = 2
-) -> dict[str, float]:
-    """Least seconds of each contender; they take turns, so that a busy machine hits all alike."""
-    for _ in range(warmup):
-        for call in contenders.values():
-            call()
-    times: dict[str, list[float]] = {name: [] for name in contenders}
-    for _ in range(rounds):
-        for name, call in contenders.items():
-            start = time.perf_counter()
-            call()
-            times[name].append(time.perf_counter() - start)
-    return {name: min(values) for name, values in times.items()}
-
-
-def median_ratio(
-    call: Callable[[], object], reference: Callable[[], object], rounds: int = 15
-) -> float:
-    """Median of the ratios of neighbouring measurements: drift of the machine cancels."""
-    ratios = []
-    for _ in range(rounds):
-        times = interleave({"call": call, "reference": reference}, rounds=1, warmup=0)
-        ratios.append(times["call"] / times["reference"])
-    return statistics.median(ratios)
 
 
 def peak_memory(call: Callable[[], object]) -> int | None:

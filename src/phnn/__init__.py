@@ -13,7 +13,7 @@ from phnn.nn import (
     PHLinear,
     param_groups,
 )
-from phnn.surgery import convert, to_dense
+from phnn.surgery import accelerate, convert, to_dense
 
 __version__ = "0.1.0.dev0"
 
@@ -25,6 +25,7 @@ __all__ = [
     "PHConvTranspose2d",
     "PHConvTranspose3d",
     "PHLinear",
+    "accelerate",
     "algebra",
     "analysis",
     "convert",

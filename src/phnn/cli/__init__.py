@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import phnn
+from phnn.cli.bench import bench
 from phnn.cli.models import convert, export, inspect
 from phnn.cli.reports import figures, report
 from phnn.cli.sound import simulate
@@ -62,6 +63,7 @@ COMMANDS: dict[str, Callable[..., int]] = {
         convert,
         inspect,
         export,
+        bench,
         simulate,
         toy,
     )
@@ -100,6 +102,7 @@ PLACES = {
     "comparison": "[COMPARISON]",
     "folder": "FOLDER",
     "results": "[RESULTS]",
+    "network": "NETWORK",
 }
 
 

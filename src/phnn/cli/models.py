@@ -109,7 +109,7 @@ def export(
     from phnn.tasks.trained import load_trained
 
     trained = load_trained(checkpoint)
-    example = torch.randn(_image_shape(trained) if shape is None else _parse_shape(shape))
+    example = torch.randn(_image_shape(trained) if shape is None else parse_shape(shape))
     exported = run(
         trained.model, out, example, format=format, fold=fold, dynamic_batch=dynamic_batch
     )
@@ -122,7 +122,8 @@ def _split(patterns: str | None) -> list[str] | None:
     return None if patterns is None else [pattern.strip() for pattern in patterns.split(",")]
 
 
-def _parse_shape(text: str) -> tuple[int, ...]:
+def parse_shape(text: str) -> tuple[int, ...]:
+    """Returns the sizes in a text such as 1,3,32,32."""
     try:
         shape = tuple(int(size) for size in text.split(","))
     except ValueError:

@@ -7,7 +7,7 @@ import logging
 import math
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from phnn.surgery import to_dense
+from phnn.surgery.calls import leaves
 
 if TYPE_CHECKING:
     from onnx_ir import Node
@@ -156,6 +157,8 @@ def _quiet() -> Iterator[None]:
             warnings.simplefilter("ignore", DeprecationWarning)
             # one name for the first axis of several inputs, which is what is meant
             warnings.filterwarnings("ignore", "# The axis name", UserWarning)
+            # said of weights with channels last; what is written is compared all the same
+            warnings.filterwarnings("ignore", "No complete tensor found", UserWarning)
             yield
     finally:
         logger.setLevel(level)
@@ -177,7 +180,7 @@ def _write(program: ExportedProgram, file: Path) -> Run:
     program.example_inputs = None  # the file holds nobody's data
     torch.export.save(program, file)
     loaded = torch.export.load(file).module()
-    return lambda inputs: _leaves(loaded(*inputs))
+    return lambda inputs: leaves(loaded(*inputs))
 
 
 def _write_onnx(program: ExportedProgram, file: Path, shapes: Shapes, fold: bool) -> Run:
@@ -216,7 +219,7 @@ def _compare(model: nn.Module, run: Run, inputs: tuple[Tensor, ...]) -> float:
     Raises:
         ExportError: They agree in less than half of the digits of their type.
     """
-    expected, actual = _leaves(model(*inputs)), run(inputs)
+    expected, actual = leaves(model(*inputs)), run(inputs)
     if len(expected) != len(actual):
         raise ExportError(
             f"the exported program has {len(actual)} outputs, the model has {len(expected)}"
@@ -234,17 +237,6 @@ def _compare(model: nn.Module, run: Run, inputs: tuple[Tensor, ...]) -> float:
             )
         largest = max(largest, difference)
     return largest
-
-
-def _leaves(output: Any) -> list[Tensor]:
-    """The tensors in what a model returns, in order."""
-    if isinstance(output, Tensor):
-        return [output]
-    if isinstance(output, Mapping):
-        output = output.values()
-    elif not isinstance(output, list | tuple):
-        return []
-    return [tensor for part in output for tensor in _leaves(part)]
 
 
 def _move(folder: Path, path: Path) -> tuple[Path, ...]:

@@ -10,12 +10,19 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from phnn.nn import PHLayer
 from phnn.surgery.report import Entry, Report
-from phnn.surgery.slots import PH_LAYERS, Slot, holds_weight, hooks, replace_modules
+from phnn.surgery.slots import (
+    PH_LAYERS,
+    Slot,
+    find_ph_slots,
+    holds_weight,
+    hooks,
+    replace_modules,
+)
 
 _Norm: TypeAlias = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
 _Layer: TypeAlias = nn.Linear | nn.modules.conv._ConvNd
 # exactly these fuse: a subclass may compute its weight anew, or add an activation to the norm
-_PLAIN = {*get_args(_Norm), *(layer.dense_type for layer in PH_LAYERS)}
+_PLAIN = {*get_args(_Norm), *PH_LAYERS, *(layer.dense_type for layer in PH_LAYERS)}
 
 
 def to_dense(model: nn.Module, *, fuse: bool = False, inplace: bool = False) -> nn.Module:
@@ -35,23 +42,20 @@ def to_dense(model: nn.Module, *, fuse: bool = False, inplace: bool = False) -> 
     """
     if fuse and model.training:
         raise ValueError("batch norms fuse in evaluation mode only; call model.eval() first")
-    graph = _trace(model) if fuse else None  # before anything is changed
+    graph = trace(model) if fuse else None  # before anything is changed
     before = sum(parameter.numel() for parameter in model.parameters())
-    slots: dict[int, Slot] = {}
-    for name, module in model.named_modules(remove_duplicate=False):
-        if isinstance(module, PHLayer):
-            slots.setdefault(id(module), Slot(module, [], None)).names.append(name)
-    layers = _fold(model, slots.values())
-    entries = [_entry(slot, layers[slot.name]) for slot in slots.values()]
-    folded = replace_modules(model, list(slots.values()), layers, inplace)
+    slots = find_ph_slots(model)
+    layers = fold_layers(model, slots)
+    entries = [_entry(slot, layers[slot.name]) for slot in slots]
+    folded = replace_modules(model, slots, layers, inplace)
     if graph is not None:
-        entries += _fuse_batch_norms(folded, graph)
+        entries += fuse_batch_norms(folded, graph)
     after = sum(parameter.numel() for parameter in folded.parameters())
     folded.phnn_report = Report(tuple(entries), before, after)  # type: ignore[assignment]
     return folded
 
 
-def _fold(model: nn.Module, slots: Iterable[Slot]) -> dict[str, nn.Module]:
+def fold_layers(model: nn.Module, slots: Iterable[Slot]) -> dict[str, nn.Module]:
     """The dense layers by name; where the algebra and F are shared, so is the weight."""
     weights: dict[tuple[object, ...], Tensor] = {}
     layers = {}
@@ -59,7 +63,7 @@ def _fold(model: nn.Module, slots: Iterable[Slot]) -> dict[str, nn.Module]:
         layer = slot.module
         assert isinstance(layer, PHLayer)
         dense = layers[slot.name] = layer.to_dense()
-        if _serves_attention(model, slot):
+        if serves_attention(model, slot):
             dense.__class__ = NonDynamicallyQuantizableLinear
         # an A or F that is computed (weight_norm) is another tensor each time, and never shared
         state = {**layer._parameters, **layer._buffers}
@@ -69,7 +73,7 @@ def _fold(model: nn.Module, slots: Iterable[Slot]) -> dict[str, nn.Module]:
     return layers
 
 
-def _serves_attention(model: nn.Module, slot: Slot) -> bool:
+def serves_attention(model: nn.Module, slot: Slot) -> bool:
     """Whether torch's attention reads the weight itself, and needs it not to be quantized."""
     parents = (model.get_submodule(name.rpartition(".")[0]) for name in slot.names)
     return any(isinstance(parent, nn.MultiheadAttention) for parent in parents)
@@ -87,7 +91,8 @@ class _Tracer(fx.Tracer):
         return next(m.children(), None) is None or super().is_leaf_module(m, module_qualified_name)
 
 
-def _trace(model: nn.Module) -> fx.Graph:
+def trace(model: nn.Module) -> fx.Graph:
+    """The calls of a model, with its layers as they are."""
     try:
         return _Tracer().trace(model)
     except Exception as error:
@@ -97,35 +102,46 @@ def _trace(model: nn.Module) -> fx.Graph:
         ) from error
 
 
-def _fuse_batch_norms(model: nn.Module, graph: fx.Graph) -> list[Entry]:
-    """Fuses each norm whose only input is a layer that feeds nothing else."""
-    calls: dict[str, int] = {}
-    for node in graph.nodes:
-        if node.op == "call_module":
-            calls[node.target] = calls.get(node.target, 0) + 1
+def fuse_batch_norms(model: nn.Module, graph: fx.Graph) -> list[Entry]:
+    """Fuses the norms that follow a plain torch layer."""
     entries = []
-    for node in graph.nodes:
-        norm, layer = _module(model, node), _module(model, node.args[0] if node.args else None)
-        if not isinstance(norm, _Norm) or not isinstance(layer, _Layer):
+    for name, target in find_norms(model, graph).items():
+        layer, norm = model.get_submodule(name), model.get_submodule(target)
+        if not isinstance(layer, _Layer):
             continue
-        source = node.args[0]
-        alone = len(source.users) == calls[node.target] == calls[source.target] == 1
-        if not alone or not _is_plain(layer, norm):
-            continue
+        assert isinstance(norm, _Norm)
         entries.append(
             Entry(
-                name=node.target,
+                name=target,
                 before=type(norm).__name__,
                 after="Identity",
                 parameters_before=sum(parameter.numel() for parameter in norm.parameters()),
                 parameters_after=0,
-                note=f"fused into {source.target}",
+                note=f"fused into {name}",
             )
         )
         _fuse(layer, norm)
-        parent, _, child = node.target.rpartition(".")
+        parent, _, child = target.rpartition(".")
         setattr(model.get_submodule(parent), child, nn.Identity())
     return entries
+
+
+def find_norms(model: nn.Module, graph: fx.Graph) -> dict[str, str]:
+    """Each norm, by the layer that is its only input and feeds nothing else."""
+    calls: dict[str, int] = {}
+    for node in graph.nodes:
+        if node.op == "call_module":
+            calls[node.target] = calls.get(node.target, 0) + 1
+    norms: dict[str, str] = {}
+    for node in graph.nodes:
+        norm, layer = _module(model, node), _module(model, node.args[0] if node.args else None)
+        if not isinstance(norm, _Norm) or not isinstance(layer, _Layer | PHLayer):
+            continue
+        source = node.args[0]
+        alone = len(source.users) == calls[node.target] == calls[source.target] == 1
+        if alone and _is_plain(layer, norm):
+            norms[source.target] = node.target
+    return norms
 
 
 def _module(model: nn.Module, node: object) -> nn.Module | None:
@@ -134,11 +150,12 @@ def _module(model: nn.Module, node: object) -> nn.Module | None:
     return None
 
 
-def _is_plain(layer: _Layer, norm: _Norm) -> bool:
+def _is_plain(layer: _Layer | PHLayer, norm: _Norm) -> bool:
     """Whether the two do what their types say and nothing else."""
     constant = not norm.training and norm.running_mean is not None
     unhooked = not any((*hooks(layer), *hooks(norm)))
-    return constant and unhooked and holds_weight(layer) and {type(layer), type(norm)} <= _PLAIN
+    own = isinstance(layer, PHLayer) or holds_weight(layer)
+    return constant and unhooked and own and {type(layer), type(norm)} <= _PLAIN
 
 
 def _fuse(layer: _Layer, norm: _Norm) -> None:

@@ -101,6 +101,15 @@ def find_slots(model: nn.Module) -> list[Slot]:
     return list(slots.values())
 
 
+def find_ph_slots(model: nn.Module) -> list[Slot]:
+    """Every PH layer of the model, in order."""
+    slots: dict[int, Slot] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        if isinstance(module, ph.PHLayer):
+            slots.setdefault(id(module), Slot(module, [], None)).names.append(name)
+    return list(slots.values())
+
+
 def owners(model: nn.Module) -> dict[int, list[str]]:
     """Names of each parameter tensor by identity; more than one where weights are tied."""
     names: dict[int, list[str]] = {}

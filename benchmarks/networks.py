@@ -1,0 +1,235 @@
+"""Whole networks against the real ones: time, multiplications and memory, in one run each.
+
+The forms of a network take turns, so that their ratios hold on a busy machine, too: the real one;
+PH layers by the textbook construction, as this library assembles them, folded, accelerated, and of
+rank n; convolutions of low rank with as many parameters.
+
+    python benchmarks/networks.py [--only "vgg16*batch 16*"] [--compile] [--threads 2]
+    python benchmarks/networks.py --markdown > results/networks.md
+
+The rows of each setting are appended to the table when it is done; one that is there already is not
+measured again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import csv
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from inspect import signature
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import phnn
+from layers import TextbookConv2d
+from low_rank import low_rank
+from measure import peak_memory, provenance
+from phnn.models.registry import MODELS
+from phnn.surgery.contest import compete, inference_of, is_traceable, step_of
+
+DIMENSIONS = (2, 3, 4, 8)
+BATCHES = (1, 16)
+TRAINED = ("real", "textbook", "assembled", "rank n", "low rank")
+# name in the table, name of the network, options, shape of an input
+CASES: tuple[tuple[str, str, dict[str, Any], tuple[int, ...]], ...] = (
+    ("resnet18", "resnet18", {}, (3, 32, 32)),
+    ("resnet50", "resnet50", {}, (3, 32, 32)),
+    ("vgg16", "vgg16", {}, (3, 32, 32)),
+    ("sednet", "sednet", {}, (8, 256, 400)),
+    (
+        "resnet50 imagenet",
+        "resnet50",
+        {"widths": "standard", "stem": "imagenet", "num_classes": 1000},
+        (3, 224, 224),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What one comparison is about."""
+
+    case: str
+    name: str
+    options: dict[str, Any]
+    shape: tuple[int, ...]
+    batch: int
+    n: int
+    compiled: bool
+
+    def __str__(self) -> str:
+        size = "x".join(map(str, self.shape))
+        mode = "compiled" if self.compiled else "eager"
+        return f"{self.case} {size} batch {self.batch} n={self.n} {mode}"
+
+    def create(self, **options: Any) -> nn.Module:
+        """The network, by default the real one."""
+        return phnn.create_model(self.name, **self.options, **options).eval()
+
+
+def settings(compiled: bool) -> Iterator[Setting]:
+    """All of them; with the standard widths where n does not divide the paper's."""
+    for (case, name, options, shape), n, batch in product(CASES, DIMENSIONS, BATCHES):
+        for widths in (options.get("widths"), "standard"):
+            chosen = options if widths is None else {**options, "widths": widths}
+            setting = Setting(case, name, chosen, shape, batch, n, compiled)
+            try:
+                with torch.device("meta"):
+                    setting.create(n=n)
+            except ValueError:
+                continue
+            yield setting
+            break
+
+
+def textbook(model: nn.Module) -> nn.Module:
+    """A copy whose convolutions are assembled the literal way."""
+    model = copy.deepcopy(model)
+    for module in model.modules():
+        if type(module) is phnn.PHConv2d:
+            module.__class__ = TextbookConv2d
+    return model
+
+
+def forms(setting: Setting, x: Tensor, rounds: int) -> dict[str, nn.Module]:
+    real, assembled = setting.create(), setting.create(n=setting.n)
+    models = {
+        "real": real,
+        "textbook": textbook(assembled),
+        "assembled": assembled,
+        "folded": phnn.to_dense(assembled, fuse=is_traceable(assembled)),
+        "accelerated": phnn.accelerate(assembled, x, rounds=rounds),
+    }
+    if "rank" in signature(MODELS[setting.name]).parameters:
+        models["rank n"] = setting.create(n=setting.n, rank=setting.n)
+    models["low rank"] = low_rank(copy.deepcopy(real), n=setting.n).eval()
+    return models
+
+
+def measure(setting: Setting, rounds: int) -> list[dict[str, Any]]:
+    """A row for each form of a network."""
+    torch.manual_seed(0)
+    x = torch.randn(setting.batch, *setting.shape)
+    models = forms(setting, x, rounds)
+    # batch norms need more than one sample
+    trained = [name for name in TRAINED if name in models] if setting.batch > 1 else []
+    results = compete(models, x, trained, rounds, setting.compiled)
+    real = results[0]
+    rows = []
+    for result in results:
+        model = models[result.name]
+        step = result.training
+        rows.append(
+            {
+                "setting": str(setting),
+                "network": setting.case,
+                "widths": setting.options.get("widths", "paper"),
+                "batch": setting.batch,
+                "n": setting.n,
+                "mode": "compiled" if setting.compiled else "eager",
+                "form": result.name,
+                "parameters": result.parameters,
+                "multiplications": result.multiplications,
+                "inference ms": f"{1e3 * result.inference:.3f}",
+                "inference / real": f"{result.inference / real.inference:.3f}",
+                "training ms": "" if step is None else f"{1e3 * step:.3f}",
+                "training / real": _ratio(step, real.training),
+                "inference peak MiB": _memory(inference_of(model, x), setting.compiled),
+                "training peak MiB": _training_memory(model, x, step, setting.compiled),
+                "threads": torch.get_num_threads(),
+                "made by": provenance(),
+            }
+        )
+    return rows
+
+
+def _ratio(time: float | None, reference: float | None) -> str:
+    return "" if time is None or reference is None else f"{time / reference:.3f}"
+
+
+def _training_memory(model: nn.Module, x: Tensor, step: float | None, compiled: bool) -> str:
+    if step is None:
+        return ""
+    model.train()
+    memory = _memory(step_of(model, x), compiled)
+    model.eval().zero_grad()
+    return memory
+
+
+def _memory(call: Callable[[], object], compiled: bool) -> str:
+    """Of the model as it is: the table of compiled ones leaves memory out."""
+    peak = None if compiled else peak_memory(call)
+    return "" if peak is None else f"{peak / 2**20:.1f}"
+
+
+def append(rows: list[dict[str, Any]], out: Path) -> None:
+    is_new = not out.exists()
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with out.open("a", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        if is_new:
+            writer.writeheader()
+        writer.writerows(rows)
+
+
+def read(out: Path) -> list[dict[str, str]]:
+    if not out.exists():
+        return []
+    with out.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def markdown(rows: list[dict[str, str]]) -> str:
+    """The table, with what made it below."""
+    head = [
+        name
+        for name in rows[0]
+        if name not in ("setting", "made by") and any(r[name] for r in rows)
+    ]
+    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    lines += [f"| {' | '.join(row[name] for name in head)} |" for row in rows]
+    made_by = "\n".join(f"- {text}" for text in dict.fromkeys(row["made by"] for row in rows))
+    return "# Networks against the real ones\n\n" + "\n".join(lines) + f"\n\n{made_by}\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--out", type=Path, default=Path("results/networks.csv"))
+    parser.add_argument("--only", default="*", help="pattern of the settings to measure")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--compile", action="store_true", help="compile every form")
+    parser.add_argument("--list", action="store_true", help="print the settings alone")
+    parser.add_argument("--markdown", action="store_true", help="print the table that there is")
+    options = parser.parse_args()
+    if options.markdown:
+        rows = read(options.out)
+        if not rows:
+            parser.error(f"{options.out} holds no rows")
+        print(markdown(rows), end="")
+        return
+    torch.set_num_threads(options.threads)
+    done = {row["setting"] for row in read(options.out)}
+    for setting in settings(options.compile):
+        if str(setting) in done or not fnmatchcase(str(setting), options.only):
+            continue
+        print(setting, flush=True)
+        if options.list:
+            continue
+        rows = measure(setting, options.rounds)
+        for row in rows:
+            print(
+                f"  {row['form']:12} {row['inference / real']} {row['training / real']}", flush=True
+            )
+        append(rows, options.out)
+
+
+if __name__ == "__main__":
+    main()

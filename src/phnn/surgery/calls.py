@@ -1,0 +1,103 @@
+"""What the layers of a model receive when it runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from phnn.surgery.slots import Slot
+
+LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+@dataclass(frozen=True)
+class Call:
+    """The input of a layer without its numbers.
+
+    Attributes:
+        shape: Its shape.
+        dtype: Its type.
+        device: Where it is.
+        is_last: Whether the channels come last in memory, and would not if it were contiguous.
+        is_alone: Whether it is the only argument.
+    """
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    is_last: bool
+    is_alone: bool
+
+    def draw(self) -> Tensor:
+        """A random input of this kind."""
+        x = torch.randn(self.shape, dtype=self.dtype, device=self.device)
+        return x.contiguous(memory_format=LAST[x.dim()]) if self.is_last else x
+
+
+def split_arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments that a user means by a tensor, a sequence or a mapping."""
+    if isinstance(example, Tensor):
+        return (example,), {}
+    if isinstance(example, Mapping):
+        return (), dict(example)
+    if isinstance(example, Sequence) and not isinstance(example, str):
+        return tuple(example), {}
+    raise TypeError(
+        "example_input is a tensor, a tuple of arguments or a dict of named ones, "
+        f"got {type(example).__name__}"
+    )
+
+
+def put_channels_last(value: Any) -> Any:
+    """An argument with the channels last in memory, where it is a batch of images or volumes."""
+    if isinstance(value, Tensor) and value.dim() in LAST and value.is_floating_point():
+        return value.contiguous(memory_format=LAST[value.dim()])
+    return value
+
+
+def record_calls(
+    model: nn.Module, slots: Sequence[Slot], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, dict[str, Counter[Call]]]:
+    """Runs a model, and returns its output and how often each layer received which inputs."""
+    calls: dict[str, Counter[Call]] = {slot.name: Counter() for slot in slots}
+    handles = []
+    for slot in slots:
+
+        def note(
+            module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], name: str = slot.name
+        ) -> None:
+            calls[name][_describe(args, kwargs)] += 1
+
+        handles.append(slot.module.register_forward_pre_hook(note, with_kwargs=True))
+    try:
+        with torch.no_grad():
+            return model(*args, **kwargs), calls
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _describe(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+    x, *others = (*args, *kwargs.values())
+    is_last = (
+        x.dim() in LAST
+        and not x.is_contiguous()
+        and bool(x.is_contiguous(memory_format=LAST[x.dim()]))
+    )
+    return Call(tuple(x.shape), x.dtype, x.device, is_last, is_alone=not others)
+
+
+def leaves(output: Any) -> list[Tensor]:
+    """The tensors in what a model returns, in order."""
+    if isinstance(output, Tensor):
+        return [output]
+    if isinstance(output, Mapping):
+        output = output.values()
+    elif not isinstance(output, list | tuple):
+        return []
+    return [tensor for part in output for tensor in leaves(part)]

@@ -1,0 +1,133 @@
+"""Models side by side on one input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from phnn.surgery.acceleration import accelerate
+from phnn.surgery.calls import leaves
+from phnn.surgery.conversion import convert
+from phnn.surgery.folding import to_dense, trace
+from phnn.surgery.slots import find_ph_slots
+from phnn.surgery.timing import count_multiplications, interleave, wait
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one model takes.
+
+    Attributes:
+        name: Of the model.
+        parameters: Number of its parameters.
+        multiplications: Of one inference.
+        inference: Seconds of one inference.
+        training: Seconds of forward and backward in training mode; None where it was not timed.
+    """
+
+    name: str
+    parameters: int
+    multiplications: int
+    inference: float
+    training: float | None
+
+
+def make_forms(model: nn.Module, example: Tensor, n: int, rounds: int = 7) -> dict[str, nn.Module]:
+    """A model and what this library makes of it, in evaluation mode.
+
+    Args:
+        model: Any model. One with PH layers is the assembled form, and its plain twin the real one.
+        example: An input.
+        n: Dimension of the algebras.
+        rounds: Of acceleration.
+
+    Returns:
+        The forms "real", "assembled" (PH layers as they are trained), "folded" and "accelerated".
+    """
+    model.eval()
+    if find_ph_slots(model):
+        real, assembled = to_dense(model), model
+    else:
+        # a random start will do: the time does not depend on the numbers
+        real, assembled = model, convert(model, n, start="random")
+    return {
+        "real": real,
+        "assembled": assembled,
+        "folded": to_dense(assembled, fuse=is_traceable(assembled)),
+        "accelerated": accelerate(assembled, example, rounds=rounds),
+    }
+
+
+def compete(
+    models: Mapping[str, nn.Module],
+    example: Tensor,
+    train: Iterable[str] = (),
+    rounds: int = 7,
+    compiled: bool = False,
+) -> list[Result]:
+    """Times the models by turns, so that their ratios hold on a busy machine, too.
+
+    Args:
+        models: In evaluation mode, by name.
+        example: The input of all.
+        train: Names of those whose training is timed as well.
+        rounds: Timed calls of each.
+        compiled: Whether they are compiled before.
+    """
+    timed = {
+        name: cast("nn.Module", torch.compile(model)) if compiled else model
+        for name, model in models.items()
+    }
+    inference = interleave({k: inference_of(m, example) for k, m in timed.items()}, rounds)
+    steps = {name: step_of(timed[name], example) for name in train}
+    for name in steps:
+        models[name].train()
+    training = interleave(steps, rounds)
+    for name in steps:
+        models[name].eval().zero_grad()
+    return [
+        Result(
+            name=name,
+            parameters=sum(parameter.numel() for parameter in model.parameters()),
+            multiplications=count_multiplications(model, example),
+            inference=inference[name],
+            training=training.get(name),
+        )
+        for name, model in models.items()
+    ]
+
+
+def inference_of(model: nn.Module, example: Tensor) -> Callable[[], object]:
+    """A call that runs the model."""
+
+    def run() -> Any:
+        with torch.no_grad():
+            return wait(model(example))
+
+    return run
+
+
+def step_of(model: nn.Module, example: Tensor) -> Callable[[], object]:
+    """A call that runs the model forward and backward; to be used in training mode."""
+
+    def run() -> None:
+        model.zero_grad()
+        outputs = [output for output in leaves(model(example)) if output.requires_grad]
+        loss = torch.stack([output.float().square().mean() for output in outputs]).sum()
+        loss.backward()
+        wait(loss)
+
+    return run
+
+
+def is_traceable(model: nn.Module) -> bool:
+    """Whether torch.fx can trace the model, so that its batch norms may be fused."""
+    try:
+        trace(model)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,84 @@
+"""How each layer of an accelerated model is computed, as values that a file can hold."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to compute a PH layer.
+
+    Attributes:
+        layout: "folded", or how the products lie in memory.
+        rank: Number of products; None when folded.
+        channels_last: Whether input and output have the channels last in memory.
+    """
+
+    layout: str = "folded"
+    rank: int | None = None
+    channels_last: bool = False
+
+    @property
+    def is_folded(self) -> bool:
+        """Whether it is one plain layer."""
+        return self.layout == "folded"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the entry of a plan, ready for JSON."""
+        fields: dict[str, Any] = {"choice": "folded" if self.is_folded else "bilinear"}
+        if not self.is_folded:
+            fields |= {"layout": self.layout, "rank": self.rank}
+        return {**fields, "channels_last": True} if self.channels_last else fields
+
+    @classmethod
+    def from_dict(cls, name: str, fields: object) -> Way:
+        """Reads the entry of a plan.
+
+        Args:
+            name: The layer, for the message of an error.
+            fields: What the plan says of it.
+        """
+        if isinstance(fields, Mapping):
+            rest = dict(fields)
+            choice, last = rest.pop("choice", None), rest.pop("channels_last", False)
+            if choice == "folded" and not rest and isinstance(last, bool):
+                return cls(channels_last=last)
+            layout, rank = rest.pop("layout", None), rest.pop("rank", None)
+            known = isinstance(layout, str) and type(rank) is int and isinstance(last, bool)
+            if choice == "bilinear" and known and not rest:
+                return cls(layout, rank, last)
+        raise ValueError(
+            f"the plan of {name!r} is {fields!r}; a layer has "
+            '{"choice": "folded"} or {"choice": "bilinear", "layout": …, "rank": …}, and '
+            '"channels_last": true where its channels are last in memory'
+        )
+
+
+def read_plan(plan: Mapping[str, Any] | str | Path, names: list[str]) -> dict[str, Way]:
+    """Reads a plan for a model.
+
+    Args:
+        plan: Entries by the names of layers, or the JSON file that holds them.
+        names: The layers that the model has.
+    """
+    where = "the plan"
+    if isinstance(plan, str | Path):
+        where = f"the plan {str(plan)!r}"
+        try:
+            plan = json.loads(Path(plan).read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{where} is not JSON: {error}") from error
+    if not isinstance(plan, Mapping):
+        raise TypeError(f"{where} is a mapping from layers to choices, got {type(plan).__name__}")
+    for missing, what in (
+        ([name for name in plan if name not in names], "names layers that the model has not"),
+        ([name for name in names if name not in plan], "says nothing of layers of the model"),
+    ):
+        if missing:
+            raise ValueError(f"{where} {what}: {', '.join(map(repr, missing[:5]))}")
+    return {name: Way.from_dict(name, plan[name]) for name in names}

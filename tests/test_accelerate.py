@@ -1,0 +1,756 @@
+"""Acceleration: equal outputs by fewer multiplications, in torch's own modules."""
+
+import copy
+import importlib.util
+import io
+import json
+import pickle
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+import phnn
+from phnn import PHConv1d, PHConv2d, PHConv3d, PHConvTranspose1d, PHConvTranspose2d, PHLinear
+from phnn.decompose import Declined, bilinear
+from phnn.decompose.factors import Factors
+from phnn.surgery import acceleration, layouts
+from phnn.surgery.plans import Way
+from phnn.surgery.timing import interleave
+
+needs_onnx = pytest.mark.skipif(
+    any(importlib.util.find_spec(name) is None for name in ("onnx", "onnxscript", "onnxruntime")),
+    reason='ONNX comes with pip install "phnn[export]"',
+)
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-4, torch.bfloat16: 0.1, torch.float16: 0.02}
+quaternion, complex_numbers = phnn.algebra.quaternion, phnn.algebra.complex
+
+LAYERS = {
+    "conv": (PHConv2d(16, 32, 3, padding=1, n=4), (2, 16, 8, 7)),
+    "strided": (PHConv2d(16, 32, 3, stride=2, dilation=2, bias=False, n=4), (2, 16, 9, 9)),
+    "grouped": (PHConv2d(16, 32, (3, 1), groups=2, n=4), (3, 16, 6, 5)),
+    "circular": (PHConv2d(8, 8, 3, padding=1, padding_mode="circular", n=2), (2, 8, 5, 5)),
+    "reflect same": (
+        PHConv2d(8, 8, 3, padding="same", padding_mode="reflect", n=2),
+        (2, 8, 5, 5),
+    ),
+    "terms": (PHConv2d(8, 12, 3, n=2, terms=3), (2, 8, 5, 5)),
+    "one term": (PHConv2d(16, 16, 3, n=4, terms=1), (2, 16, 5, 5)),
+    "quaternion": (PHConv2d(8, 8, 3, algebra=quaternion), (2, 8, 5, 5)),
+    "pointwise": (PHConv2d(16, 32, 1, n=4), (3, 16, 4, 5)),
+    "pointwise strided": (PHConv2d(16, 32, 1, stride=2, groups=2, bias=False, n=4), (3, 16, 5, 6)),
+    "pointwise padded": (PHConv2d(8, 8, 1, padding=1, n=2), (2, 8, 3, 3)),
+    "pointwise same": (PHConv2d(8, 8, 1, padding="same", n=2), (2, 8, 3, 3)),
+    "one batch": (PHConv2d(8, 8, 1, n=2), (1, 8, 3, 3)),
+    "1d": (PHConv1d(12, 6, 5, padding=2, n=3), (2, 12, 9)),
+    "1d pointwise": (PHConv1d(8, 8, 1, n=2), (2, 8, 9)),
+    "3d": (PHConv3d(8, 4, 3, n=2), (2, 8, 4, 4, 3)),
+    "transposed": (
+        PHConvTranspose2d(8, 16, 3, stride=2, output_padding=1, groups=2, n=2),
+        (2, 8, 4, 5),
+    ),
+    "transposed 1d": (PHConvTranspose1d(8, 8, 1, n=2), (2, 8, 5)),
+    "linear": (PHLinear(16, 32, n=4), (5, 16)),
+    "linear, no batch": (PHLinear(16, 32, n=4), (16,)),
+    "linear, sequence": (PHLinear(16, 8, bias=False, n=4), (2, 3, 16)),
+}
+
+
+def make_factors(layer):
+    """Random factors, after which a learned algebra is changed: no search is needed."""
+    if not layer.learns_algebra:
+        found = bilinear(layer.A)
+        return Factors(found.U, found.V, found.W)
+    R = layer.terms + 1
+    found = Factors(torch.randn(layer.terms, R), torch.randn(layer.n, R), torch.randn(layer.n, R))
+    layer.A.data.copy_(found.tensor())
+    return found
+
+
+def bilinear_way(layout):
+    return {"choice": "bilinear", "layout": layout, "rank": 3}
+
+
+FOLDED = {"choice": "folded"}
+PLAN = {"2": bilinear_way("grouped"), "5": bilinear_way("samples"), "8": bilinear_way("rows")}
+
+
+def network():
+    """A network in evaluation mode whose norms are not those of a fresh one."""
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3, bias=False),
+        nn.BatchNorm2d(8),
+        PHConv2d(8, 16, 3, padding=1, bias=False, algebra=complex_numbers),
+        nn.BatchNorm2d(16),
+        nn.ReLU(),
+        PHConv2d(16, 16, 1, algebra=complex_numbers),
+        nn.AdaptiveAvgPool2d(2),
+        nn.Flatten(),
+        PHLinear(64, 10, algebra=complex_numbers),
+    )
+    torch.manual_seed(0)
+    model(torch.randn(8, 3, 8, 8))
+    return model.eval()
+
+
+X = torch.randn(2, 3, 8, 8)
+
+
+def close(actual, expected):
+    scale = expected.double().abs().max()
+    return (actual.double() - expected.double()).abs().max() <= TOLERANCE[expected.dtype] * scale
+
+
+# --- layouts --------------------------------------------------------------------------------------
+
+
+CASES = [(case, is_last) for case in LAYERS for is_last in (False, len(LAYERS[case][1]) == 4)]
+
+
+@pytest.mark.parametrize(("case", "is_last"), sorted(set(CASES)))
+@torch.no_grad()
+def test_every_layout_computes_the_layer(case, is_last):
+    layer, shape = LAYERS[case]
+    x = torch.randn(shape)
+    x = x.to(memory_format=torch.channels_last) if is_last else x
+    factors = make_factors(layer)
+    expected = layer(x)
+    memory_format = torch.channels_last if is_last else torch.contiguous_format
+    for layout in layouts.layouts_for(layer, is_last):
+        module = layouts.build(layer, factors, layout, is_last)
+        actual = module(x)
+        assert close(actual, expected), layout
+        assert actual.is_contiguous(memory_format=memory_format), layout
+        assert close(module(x.contiguous()), expected), layout
+        longer = torch.cat([x, x]) if x.dim() > 1 else x
+        assert close(module(longer), layer(longer)), layout
+
+
+@pytest.mark.parametrize("layout", layouts.LAYOUTS)
+def test_a_layout_is_made_of_torch_alone(layout):
+    cases = (layer for layer, _ in LAYERS.values() if layout in layouts.layouts_for(layer))
+    layer = next(cases)
+    module = layouts.build(layer, make_factors(layer), layout)
+    assert not any("phnn" in type(part).__module__ for part in module.modules())
+    assert b"phnn" not in pickle.dumps(module)
+
+
+def test_a_file_loads_where_the_library_is_missing(tmp_path):
+    layer, shape = LAYERS["quaternion"]
+    plan = {"0": {"choice": "bilinear", "layout": "grouped", "rank": 8}}
+    fast = phnn.accelerate(nn.Sequential(layer).eval(), torch.randn(shape), plan=plan)
+    del fast.phnn_report
+    torch.save(fast, tmp_path / "fast.pt")
+    code = (
+        "import sys; sys.modules['phnn'] = None\n"
+        "import torch\n"
+        f"fast = torch.load({str(tmp_path / 'fast.pt')!r}, weights_only=False)\n"
+        f"assert fast(torch.randn({shape})).shape == (2, 8, 3, 3)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def multiplications(module, x):
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        module(x)
+    return counter.get_total_flops() // 2
+
+
+@pytest.mark.parametrize("layout", ["grouped", "grouped_last"])
+def test_multiplications_are_those_of_the_rank(layout):
+    n, R, channels, places = 4, 7, 128, 4 * 4
+    layer = PHConv2d(channels, channels, 3, padding=1, n=n).eval()
+    factors = Factors(torch.randn(n, R), torch.randn(n, R), torch.randn(n, R))
+    x = torch.randn(1, channels, 4, 4)
+    fast = layouts.build(layer, factors, layout)
+    folded = multiplications(layer.to_dense(), x)
+    mixing = 2 * R * channels * places
+    assert multiplications(fast, x) == folded * R // n**2 + mixing
+    assert mixing < 0.02 * folded
+
+
+# --- models ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fuse", [True, False])
+@torch.no_grad()
+def test_outputs_are_equal_and_the_original_is_unchanged(fuse):
+    model = network()
+    before = copy.deepcopy(model.state_dict())
+    modules = [id(module) for module in model.modules()]
+    fast = phnn.accelerate(model, X, rounds=1, fuse=fuse)
+    assert close(fast(X), model(X))
+    assert not any(isinstance(module, phnn.nn.PHLayer) for module in fast.modules())
+    assert [id(module) for module in model.modules()] == modules
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+    assert not any(module._forward_pre_hooks for module in model.modules())
+    assert not hasattr(model, "phnn_report")
+
+
+@torch.no_grad()
+def test_all_layers_bilinear():
+    model = network()
+    fast = phnn.accelerate(model, X, plan=PLAN)
+    assert close(fast(X), model(X))
+    assert fast.phnn_report.plan == PLAN
+    assert {type(fast[i]).__name__ for i in (2, 5, 8)} == {"BilinearConv2d", "BilinearLinear"}
+    # the norm after a plain layer is fused, that after mixed components stays
+    assert isinstance(fast[1], nn.Identity)
+    assert isinstance(fast[3], nn.BatchNorm2d)
+    assert fast.phnn_report.fused == 1
+    note = fast.phnn_report.entries[0].note
+    assert note == "batch norm kept"
+
+
+@torch.no_grad()
+def test_all_layers_folded_fuse_all_norms():
+    model = network()
+    plan = {name: {"choice": "folded"} for name in ("2", "5", "8")}
+    fast = phnn.accelerate(model, X, plan=plan)
+    assert close(fast(X), model(X))
+    assert [type(fast[i]) for i in (1, 2, 3)] == [nn.Identity, nn.Conv2d, nn.Identity]
+    assert fast.phnn_report.fused == 2
+    unfused = phnn.accelerate(model, X, plan=plan, fuse=False)
+    assert isinstance(unfused[3], nn.BatchNorm2d)
+    assert unfused.phnn_report.fused == 0
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@torch.no_grad()
+def test_types(dtype):
+    model = network().to(dtype)
+    x = X.to(dtype)
+    fast = phnn.accelerate(model, x, plan=PLAN)
+    assert fast(x).dtype == dtype
+    assert close(fast(x), model(x))
+    assert all(parameter.dtype == dtype for parameter in fast.parameters())
+
+
+@torch.no_grad()
+def test_channels_last():
+    model = network().to(memory_format=torch.channels_last)
+    x = X.to(memory_format=torch.channels_last)
+    fast = phnn.accelerate(model, x, rounds=1)
+    assert close(fast(x), model(x))
+    assert all(entry.way.channels_last == (entry.name != "8") for entry in fast.phnn_report.entries)
+    plan = {"2": {**FOLDED, "channels_last": True}, "5": FOLDED, "8": FOLDED}
+    folded = phnn.accelerate(model, x, plan=plan)
+    assert folded.phnn_report.plan == plan
+    assert folded[2].weight.is_contiguous(memory_format=torch.channels_last)
+    plan["2"] = {**bilinear_way("grouped_last"), "channels_last": True}
+    assert phnn.accelerate(model, x, plan=plan)[2](model[:2](x)).is_contiguous(
+        memory_format=torch.channels_last
+    )
+
+
+class Takes(nn.Module):
+    """Two arguments, a dictionary as the result, and a layer that never runs."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = PHLinear(8, 8, algebra=complex_numbers)
+        self.idle = PHLinear(8, 8, n=2)
+
+    def forward(self, a, b=None):
+        return {"sum": self.layer(a) + self.layer(b[:1]), "label": a.argmax(-1)}
+
+
+@pytest.mark.parametrize(
+    "example",
+    [
+        (torch.randn(2, 8), torch.randn(3, 8)),
+        [torch.randn(2, 8), torch.randn(3, 8)],
+        {"a": torch.randn(2, 8), "b": torch.randn(3, 8)},
+    ],
+    ids=["tuple", "list", "dict"],
+)
+@torch.no_grad()
+def test_forms_of_the_example(example):
+    model = Takes().eval()
+    fast = phnn.accelerate(model, example, rounds=1)
+    report = {entry.name: entry for entry in fast.phnn_report.entries}
+    assert report["layer"].folded_multiplications == (2 + 1) * 64
+    assert report["idle"].note == "does not run on the example"
+    assert isinstance(fast.idle, nn.Linear)
+    a, b = torch.randn(4, 8), torch.randn(4, 8)
+    assert close(fast(a, b)["sum"], model(a, b)["sum"])
+
+
+@torch.no_grad()
+def test_the_model_may_be_the_layer():
+    layer = PHConv2d(8, 8, 3, algebra=complex_numbers).eval()
+    x = torch.randn(1, 8, 5, 5)
+    plan = {"": bilinear_way("grouped")}
+    fast = phnn.accelerate(layer, x, plan=plan)
+    assert close(fast(x), layer(x))
+    assert fast.phnn_report.plan == plan
+
+
+@torch.no_grad()
+def test_a_shared_layer_stays_shared():
+    layer = PHLinear(8, 8, algebra=complex_numbers)
+    model = nn.Sequential(layer, nn.ReLU(), layer).eval()
+    x = torch.randn(3, 8)
+    fast = phnn.accelerate(model, x, rounds=1)
+    assert fast[0] is fast[2]
+    assert close(fast(x), model(x))
+    assert fast.phnn_report.entries[0].folded_multiplications == 2 * 3 * 64
+
+
+class Subclass(PHLinear):
+    pass
+
+
+class Unbatched(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = PHConv1d(8, 8, 3, n=2)
+
+    def forward(self, x):
+        return self.layer(x[0])
+
+
+class Sized(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = PHConvTranspose1d(8, 8, 2, stride=2, n=2)
+
+    def forward(self, x):
+        return self.layer(x, output_size=[11])
+
+
+class Autocast(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = PHLinear(8, 8, n=2)
+
+    def forward(self, x):
+        with torch.autocast("cpu", torch.bfloat16):
+            return self.layer(x.bfloat16()).float()
+
+
+class ChannelsAtTheEnd(nn.Module):
+    """A linear layer on an input whose strides look like those of an image with channels last."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = PHLinear(8, 8, algebra=complex_numbers)
+
+    def forward(self, x):
+        return self.layer(x.to(memory_format=torch.channels_last))
+
+
+@torch.no_grad()
+def test_a_linear_layer_has_no_format():
+    model, x = ChannelsAtTheEnd().eval(), torch.randn(2, 3, 4, 8)
+    fast = phnn.accelerate(model, x, rounds=1)
+    assert not fast.phnn_report.entries[0].way.channels_last
+    assert close(phnn.accelerate(model, x, plan={"layer": bilinear_way("rows")})(x), model(x))
+
+
+class Zero(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = PHLinear(8, 8, n=2)
+        nn.init.zeros_(self.layer.A)
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+@pytest.mark.parametrize(
+    ("model", "x", "reason"),
+    [
+        (nn.Sequential(PHLinear(8, 8, n=1)), torch.randn(2, 8), "n=1"),
+        (nn.Sequential(Subclass(8, 8, n=2)), torch.randn(2, 8), "Subclass is a subclass"),
+        (Unbatched(), torch.randn(1, 8, 5), r"has no batch"),
+        (Sized(), torch.randn(1, 8, 5), "called with more than its input"),
+        (Zero(), torch.randn(2, 8), "its algebra is zero"),
+        (Autocast(), torch.randn(2, 8), "its input is torch.bfloat16, its weight torch.float32"),
+        (nn.Sequential(PHLinear(8, 8, n=2, terms=4)), torch.randn(2, 8), "no fewer than n² = 4"),
+        (
+            nn.TransformerEncoderLayer(8, 2, 8, batch_first=True),
+            torch.randn(2, 3, 8),
+            "read by torch's attention",
+        ),
+    ],
+    ids=["n=1", "subclass", "unbatched", "output_size", "zero", "autocast", "rank", "attention"],
+)
+@torch.no_grad()
+def test_folded_with_the_reason(model, x, reason):
+    if isinstance(model, nn.TransformerEncoderLayer):
+        model = phnn.convert(model, n=2)
+    model.eval()
+    fast = phnn.accelerate(model, x, rounds=1)
+    entry = fast.phnn_report.entries[0]
+    assert entry.way.is_folded
+    assert reason in entry.note
+    assert torch.allclose(fast(x), model(x), atol=1e-6)
+    assert reason in str(fast.phnn_report)
+
+
+def test_algebras_that_are_declined_are_folded(monkeypatch):
+    def decline(algebras, rank, seconds):
+        return [Declined(f"too large for {seconds} s") for _ in algebras]
+
+    monkeypatch.setattr(acceleration, "bilinear_many", decline)
+    fast = phnn.accelerate(network(), X, rounds=1, seconds=2.5)
+    assert {entry.note for entry in fast.phnn_report.entries} == {"too large for 2.5 s"}
+    assert fast.phnn_report.plan == {name: {"choice": "folded"} for name in "258"}
+
+
+def test_a_rank_for_all():
+    fast = phnn.accelerate(network(), X, rank=3, rounds=1)
+    ranks = {entry.way.rank for entry in fast.phnn_report.entries}
+    assert ranks <= {None, 3}
+    fast = phnn.accelerate(network(), X, rank=1, rounds=1)
+    assert all(entry.way.is_folded and entry.note for entry in fast.phnn_report.entries)
+
+
+@torch.no_grad()
+def test_factors_that_a_layer_has_are_taken(monkeypatch):
+    model = nn.Sequential(PHConv2d(8, 8, 3, n=2, terms=3)).eval()
+    layer, (U, V, W) = model[0], (torch.randn(3, 3), torch.randn(2, 3), torch.randn(2, 3))
+    layer.A.copy_(Factors(U, V, W).tensor())
+    layer.rank, layer.U, layer.V, layer.W = 3, U, V, W
+    monkeypatch.setattr(acceleration, "bilinear_many", None)  # must not be asked
+    plan = {"0": bilinear_way("grouped")}
+    x = torch.randn(1, 8, 5, 5)
+    fast = phnn.accelerate(model, x, plan=plan)
+    assert torch.equal(fast[0].mix_in, V.mT)
+    assert close(fast(x), model(x))
+    layer.A.copy_(Factors(torch.eye(3), V, W).tensor())
+    del layer.U
+    assert close(phnn.accelerate(model, x, plan=plan)(x), model(x))
+
+
+# --- plans ----------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def test_a_plan_repeats_the_choices_without_timing(tmp_path, monkeypatch):
+    model = network()
+    first = phnn.accelerate(model, X, rounds=1)
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(first.phnn_report.plan))
+    monkeypatch.setattr(acceleration, "interleave", None)  # must not be asked
+    for plan in (first.phnn_report.plan, path, str(path)):
+        again = phnn.accelerate(model, X, plan=plan)
+        assert again.phnn_report.plan == first.phnn_report.plan
+        assert again.phnn_report.seconds == {}
+        assert torch.equal(again(X), first(X))
+        assert again.state_dict().keys() == first.state_dict().keys()
+
+
+def test_a_bilinear_plan_gives_the_same_numbers_each_time():
+    model = nn.Sequential(PHLinear(8, 8, n=2), PHLinear(8, 8, n=2)).eval()
+    x = torch.randn(1, 8)
+    ranks = [bilinear(layer.A).rank for layer in model]
+    plan = {str(i): {**bilinear_way("rows"), "rank": rank} for i, rank in enumerate(ranks)}
+    states = [phnn.accelerate(model, x, plan=plan).state_dict() for _ in range(2)]
+    assert states[0].keys() == states[1].keys()
+    assert all(torch.equal(value, states[1][key]) for key, value in states[0].items())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"9": FOLDED}, "names layers that the model has not: '9'"),
+        ({"2": None}, "the plan of '2' is None; a layer has"),
+        ({"2": {"choice": "fast"}}, "the plan of '2' is"),
+        ({"2": {"choice": "bilinear", "layout": "grouped", "rank": "3"}}, "the plan of '2' is"),
+        ({"8": {"choice": "folded", "channels_last": True}}, "channels last for '8'"),
+        ({"8": {"choice": "folded", "channels_last": 1}}, "the plan of '8' is"),
+        (
+            {"2": {"choice": "bilinear", "layout": "rows", "rank": 3}},
+            "layout 'rows' for '2'; PHConv2d has grouped, grouped_last here",
+        ),
+        (
+            {"2": {"choice": "bilinear", "layout": "grouped", "rank": 1}},
+            "has '2' bilinear, which fails",
+        ),
+    ],
+)
+def test_plans_that_do_not_fit(change, message):
+    plan = {"2": FOLDED, "5": FOLDED, "8": FOLDED, **change}
+    with pytest.raises(ValueError, match=message):
+        phnn.accelerate(network(), X, plan=plan)
+
+
+def test_plans_that_are_none(tmp_path):
+    with pytest.raises(ValueError, match="says nothing of layers of the model: '5', '8'"):
+        phnn.accelerate(network(), X, plan={"2": FOLDED})
+    with pytest.raises(TypeError, match="is a mapping from layers to choices, got list"):
+        phnn.accelerate(network(), X, plan=[FOLDED])
+    path = tmp_path / "plan.json"
+    path.write_text("{")
+    with pytest.raises(ValueError, match=r"plan\.json' is not JSON"):
+        phnn.accelerate(network(), X, plan=path)
+    with pytest.raises(FileNotFoundError):
+        phnn.accelerate(network(), X, plan=tmp_path / "none.json")
+
+
+# --- choices --------------------------------------------------------------------------------------
+
+
+def pretend(monkeypatch, seconds):
+    """Gives each way the time that is told."""
+
+    def times(contenders, rounds, warmup=2):
+        for call in contenders.values():
+            call()
+        return {name: seconds.get(name, 1.0) for name in contenders}
+
+    monkeypatch.setattr(acceleration, "interleave", times)
+
+
+@pytest.mark.parametrize("layout", ["folded", "grouped", "grouped_last"])
+def test_the_fastest_is_taken(monkeypatch, layout):
+    pretend(monkeypatch, {layout: 0.5, "0": 0.5})
+    fast = phnn.accelerate(network(), X)
+    assert fast.phnn_report.entries[0].way.layout == layout
+    assert fast.phnn_report.entries[0].seconds[layout] == 0.5
+
+
+def test_the_whole_model_has_the_last_word(monkeypatch):
+    pretend(monkeypatch, {"grouped": 0.5, "grouped_last": 0.6, "0": 2.0, "1": 3.0, "2": 4.0})
+    report = phnn.accelerate(network(), X).phnn_report
+    assert report.entries[0].way == Way("grouped", 3)
+    assert report.seconds == {"assembled": 1.0, "folded": 4.0, "accelerated": 2.0}
+    pretend(monkeypatch, {"grouped": 0.5, "grouped_last": 0.6, "0": 2.0, "1": 1.5})
+    fast = phnn.accelerate(network(), X)
+    assert all(entry.way.is_folded for entry in fast.phnn_report.entries)
+    assert isinstance(fast[3], nn.Identity)
+    assert torch.allclose(fast(X), network()(X), atol=1e-5)
+
+
+def test_channels_may_come_last_though_the_example_has_them_first(monkeypatch):
+    pretend(monkeypatch, {"1": 0.5})
+    model = network()
+    fast = phnn.accelerate(model, X)
+    assert [entry.way for entry in fast.phnn_report.entries] == [
+        Way(channels_last=True),
+        Way(channels_last=True),
+        Way(),
+    ]
+    assert fast[:6](X).is_contiguous(memory_format=torch.channels_last)
+    assert torch.allclose(fast(X), model(X), atol=1e-5)
+    again = phnn.accelerate(model, X, plan=fast.phnn_report.plan)
+    assert again[:6](X).is_contiguous(memory_format=torch.channels_last)
+
+
+def test_equal_layers_are_timed_once(monkeypatch):
+    timed = []
+
+    def times(contenders, rounds, warmup=2):
+        timed.append(list(contenders))
+        return interleave(contenders, 1, 0)
+
+    monkeypatch.setattr(acceleration, "interleave", times)
+    model = nn.Sequential(
+        *(PHConv2d(8, 8, 3, padding=1, algebra=complex_numbers) for _ in range(3))
+    ).eval()
+    done = []
+    phnn.accelerate(model, torch.randn(1, 8, 5, 5), progress=lambda *state: done.append(state))
+    assert timed[:2] == [["folded", "grouped", "grouped_last"], ["folded", "grouped_last"]]
+    assert len(timed) == 3  # one layer in two formats, and the models
+    assert done == 2 * [(1, 3), (2, 3), (3, 3)]
+
+
+# --- what must not happen -------------------------------------------------------------------------
+
+
+def test_wrong_factors_are_refused(monkeypatch):
+    def wrong(algebras, rank, seconds):
+        return [replace(found, U=2 * found.U) for found in map(bilinear, algebras)]
+
+    model = network()
+    monkeypatch.setattr(acceleration, "bilinear_many", wrong)
+    with pytest.raises(RuntimeError, match=r"differs from the model by [\d.]+ in outputs of up to"):
+        phnn.accelerate(model, X, plan=PLAN)
+    phnn.accelerate(model, X, plan=PLAN, tol=1e3)
+
+
+def test_the_tolerance_is_the_users():
+    model = network()
+    with pytest.raises(RuntimeError, match="more than tol=1e-20 allows"):
+        phnn.accelerate(model, X, plan=PLAN, tol=1e-20)
+
+
+def test_training_mode():
+    model = network().train()
+    with pytest.raises(ValueError, match=r"the model is in training mode; call model\.eval\(\)"):
+        phnn.accelerate(model, X)
+    model.eval()
+    model[1].train()
+    with pytest.raises(ValueError, match="its module '1' is in training mode"):
+        phnn.accelerate(model, X)
+
+
+def test_no_ph_layers():
+    with pytest.raises(ValueError, match="Linear has no PH layers to accelerate"):
+        phnn.accelerate(nn.Linear(2, 2).eval(), torch.randn(1, 2))
+
+
+def test_no_example():
+    with pytest.raises(TypeError, match=r"example_input is a tensor, a tuple .* got str"):
+        phnn.accelerate(network(), "image")
+
+
+class ReturnsNothing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = PHLinear(8, 8, n=2)
+
+    def forward(self, x):
+        self.layer(x)
+
+
+def test_outputs_that_cannot_be_compared():
+    with pytest.raises(ValueError, match="returns NoneType, in which no tensors"):
+        phnn.accelerate(ReturnsNothing().eval(), torch.randn(1, 8), rounds=1)
+
+
+class Masked(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = PHLinear(8, 8, n=2)
+
+    def forward(self, x):
+        return self.layer(x).masked_fill(x > 0, -torch.inf)
+
+
+def test_outputs_may_be_infinite_in_the_same_places():
+    fast = phnn.accelerate(Masked().eval(), torch.randn(4, 8), rounds=1)
+    assert fast.phnn_report.difference < 1e-5
+
+
+class Untraceable(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = network()
+
+    def forward(self, x):
+        return self.layers(x) if x.sum() > -1e9 else x
+
+
+@torch.no_grad()
+def test_models_that_fx_cannot_trace_keep_their_norms():
+    model = Untraceable().eval()
+    fast = phnn.accelerate(model, X, rounds=1)
+    assert isinstance(fast.layers[1], nn.BatchNorm2d)
+    assert "no batch norms fused, as torch.fx cannot trace the model" in str(fast.phnn_report)
+    assert close(fast(X), model(X))
+
+
+def test_lost_hooks_are_told():
+    model = network()
+    model[2].register_forward_hook(lambda *_: None)
+    fast = phnn.accelerate(model, X, rounds=1)
+    assert "its forward hooks are lost" in fast.phnn_report.entries[0].note
+
+
+# --- what people do with models -------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def fast():
+    """A network whose layers are bilinear, one in each layout."""
+    model = nn.Sequential(
+        PHConv2d(8, 8, 3, padding=1, algebra=complex_numbers),
+        PHConv2d(8, 8, 3, padding=1, algebra=complex_numbers),
+        nn.ReLU(),
+        PHConv2d(8, 8, 1, algebra=complex_numbers),
+        PHConv2d(8, 8, 1, stride=2, algebra=complex_numbers),
+        PHConv2d(8, 8, 1, algebra=complex_numbers),
+        nn.Flatten(),
+        PHLinear(32, 8, algebra=complex_numbers),
+    ).eval()
+    x = torch.randn(2, 8, 4, 4)
+    names = dict(zip("013457", [*layouts.LAYOUTS, "rows"], strict=True))
+    plan = {name: bilinear_way(layout) for name, layout in names.items()}
+    return phnn.accelerate(model, x, plan=plan)
+
+
+IMAGES = torch.randn(3, 8, 4, 4)
+
+
+@torch.no_grad()
+def test_copies(fast):
+    expected = fast(IMAGES)
+    buffer = io.BytesIO()
+    torch.save(fast, buffer)
+    buffer.seek(0)
+    for other in (
+        copy.deepcopy(fast),
+        pickle.loads(pickle.dumps(fast)),
+        torch.load(buffer, weights_only=False),
+    ):
+        assert torch.equal(other(IMAGES), expected)
+        assert str(other.phnn_report) == str(fast.phnn_report)
+    other.load_state_dict({key: 0 * value for key, value in fast.state_dict().items()})
+    assert not other(IMAGES).any()
+
+
+@torch.no_grad()
+def test_moves(fast):
+    moved = copy.deepcopy(fast).double()
+    assert torch.allclose(moved(IMAGES.double()).float(), fast(IMAGES), atol=1e-5)
+    assert moved.to("meta")(IMAGES.double().to("meta")).is_meta
+
+
+def test_gradients_flow(fast):
+    x = IMAGES.clone().requires_grad_()
+    fast(x).square().sum().backward()
+    assert x.grad.any()
+    assert all(parameter.grad is not None for parameter in fast.parameters())
+    fast.zero_grad()
+
+
+@torch.no_grad()
+def test_compiles_in_one_graph(fast):
+    compiled = torch.compile(fast, backend="eager", fullgraph=True)
+    assert torch.allclose(compiled(IMAGES), fast(IMAGES))
+
+
+@pytest.mark.parametrize("format", [pytest.param("onnx", marks=needs_onnx), "torch"])
+def test_exports_with_an_open_batch(fast, tmp_path, format):
+    path = tmp_path / {"onnx": "fast.onnx", "torch": "fast.pt2"}[format]
+    exported = phnn.export(fast, path, IMAGES[:2], format=format)
+    assert exported.max_difference < 1e-5
+
+
+# --- the report -----------------------------------------------------------------------------------
+
+
+def test_the_report_prints_as_a_table(monkeypatch):
+    pretend(monkeypatch, {"grouped": 0.5, "assembled": 2.0, "0": 0.75})
+    report = phnn.accelerate(network(), X).phnn_report
+    head, *rows, total = str(report).splitlines()
+    assert head.split("  ")[0] == "layer"
+    assert len(rows) == 3
+    assert "PHConv2d complex" in rows[0]
+    assert "grouped" in rows[0]
+    for part in (
+        "total: 1 of 3 layers bilinear",
+        "multiplications (",
+        "1 batch norms fused",
+        "whole model assembled 2e+03 ms, folded 1e+03 ms, accelerated 750 ms",
+        "outputs differ by at most",
+    ):
+        assert part in total
+
+
+@pytest.mark.slow
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["vgg11", "resnet18"])
+def test_networks_of_the_zoo(name):
+    model = phnn.create_model(name, n=4).eval()
+    x = torch.randn(2, 3, 32, 32)
+    fast = phnn.accelerate(model, x, rounds=1)
+    assert close(fast(x), model(x))
+    assert not any(isinstance(module, phnn.nn.PHLayer) for module in fast.modules())

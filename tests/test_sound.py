@@ -26,7 +26,8 @@ from phnn.tasks.sound import (
 )
 from phnn.tasks.sound import cache as sound_cache
 from phnn.tasks.sound.cache import Options
-from phnn.tasks.sound.features import count_hop
+from phnn.tasks.sound.features import count_hop, extract, restore_magnitudes
+from phnn.tasks.sound.spectrograms import find_phases
 
 RATE = 8000  # hop 100
 SECONDS = 1.2
@@ -562,13 +563,15 @@ class TestData:
         ):
             open_data(root, validation=0.01)
 
-    def test_metadata(self, root):
-        data = open_data(root, phase=True)
+    @pytest.mark.parametrize("magnitudes", ["linear", "log"])
+    def test_metadata(self, root, magnitudes):
+        data = open_data(root, phase=True, magnitudes=magnitudes)
         metadata = json.loads(json.dumps(data.metadata()))
         assert metadata["classes"] == list(NAMES)
         expected = {
             "rate": RATE, "seconds": SECONDS, "bins": 256, "overlaps": 3, "channels": 4,
             "microphones": 1, "phase": True, "order": "paper", "rule": "reference",
+            "magnitudes": magnitudes,
         }  # fmt: skip
         assert {key: metadata[key] for key in expected} == expected
         assert len(metadata["mean"]) == len(metadata["std"]) == 8
@@ -576,6 +579,18 @@ class TestData:
         recording = find_parts(root, 1)["test"][1]
         again = preprocess(read_wave(recording.waves), metadata)
         torch.testing.assert_close(again, inputs[1:2])
+
+    @pytest.mark.parametrize("order", ["paper", "authors"])
+    def test_logarithms(self, order):
+        wave = 0.1 * torch.randn(8, 1600)
+        options = {"phase": True, "order": order, "microphones": 2}
+        plain = extract(wave, 32_000, magnitudes="linear", **options)
+        log = extract(wave, 32_000, magnitudes="log", **options)
+        phases = torch.tensor(find_phases(4, 2, True, order))
+        assert torch.equal(log[phases], plain[phases])
+        torch.testing.assert_close(log[~phases], (plain[~phases] + 1e-7).log())
+        restored = restore_magnitudes(log[~phases], "log")
+        torch.testing.assert_close(restored, plain[~phases], atol=1e-9, rtol=1e-5)
 
     def test_preprocess(self, root):
         metadata = open_data(root).metadata()
@@ -618,6 +633,7 @@ class TestData:
             ({"name": "l3das21"}, "give root=, the folder"),
             ({"microphones": 3}, "microphones=3 must be 1 or 2"),
             ({"order": "x"}, "order='x' must be one of"),
+            ({"magnitudes": "x"}, "magnitudes='x' must be one of linear, log"),
             ({"rule": "x"}, "rule='x' must be one of"),
             ({"broken": "x"}, "broken='x' must be one of"),
             ({"standardize": "x"}, "standardize='x' must be None or one of train, authors"),

@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import torch
-
 from phnn.reports.drawing import COLOURS
+from phnn.reports.spectrograms import FLOOR, in_decibels
 from phnn.tasks import sound
 from phnn.tasks.detect import Event, Heard
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from torch import Tensor
 
 FOUND, TRUE = COLOURS[1:3]
-FLOOR = -80.0  # decibels below the largest magnitude that are drawn
 HEIGHT = 0.38  # of a bar, where a class has 1
 
 
@@ -54,7 +51,7 @@ def draw_events(heard: Heard) -> Figure:
 
 def _draw_spectrogram(panel: Axes, heard: Heard) -> None:
     image = panel.imshow(
-        _in_decibels(heard.magnitudes).numpy(),
+        in_decibels(heard.magnitudes).numpy(),
         origin="lower",
         aspect="auto",
         cmap="magma",
@@ -64,12 +61,6 @@ def _draw_spectrogram(panel: Axes, heard: Heard) -> None:
     )
     panel.set_ylabel("frequency (Hz)")
     panel.figure.colorbar(image, ax=panel, label="magnitude (dB)")
-
-
-def _in_decibels(magnitudes: Tensor) -> Tensor:
-    """Returns magnitudes relative to the largest; silence is at the lowest level."""
-    largest = magnitudes.max().clamp(min=torch.finfo(magnitudes.dtype).tiny)
-    return 20 * (magnitudes / largest).clamp(min=10 ** (FLOOR / 20)).log10()
 
 
 def _draw_bars(

@@ -35,7 +35,7 @@ def draw_spectrograms(
         seconds: Duration of the whole.
         hertz: The highest frequency.
     """
-    kinds = {"magnitude (dB)": _in_decibels(magnitudes)}
+    kinds = {"magnitude (dB)": in_decibels(magnitudes)}
     if phases is not None:
         kinds["phase (π)"] = phases
     for values in kinds.values():
@@ -56,7 +56,7 @@ def draw_spectrograms(
     return figure
 
 
-def _in_decibels(magnitudes: Tensor) -> Tensor:
+def in_decibels(magnitudes: Tensor) -> Tensor:
     """Returns magnitudes relative to the largest; silence is at the lowest level."""
     largest = magnitudes.max().clamp(min=torch.finfo(magnitudes.dtype).tiny)
     return 20 * (magnitudes / largest).clamp(min=10 ** (FLOOR / 20)).log10()

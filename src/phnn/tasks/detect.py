@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from phnn.tasks import sound
+from phnn.tasks.sound.features import restore_magnitudes
 from phnn.tasks.sound.labels import FRAMES_PER_SECOND
 from phnn.tasks.sound.recordings import MICROPHONES, find_labels, read_format
 from phnn.tasks.trained import Trained
@@ -91,7 +92,8 @@ def _hear(trained: Trained, wave: Tensor) -> tuple[Tensor, Tensor]:
         with torch.inference_mode():
             outputs = trained.model(inputs)[0]
         probabilities.append(outputs.sigmoid() if trained.model.config["logits"] else outputs)
-        magnitudes.append(inputs[0, 0] * metadata["std"][0] + metadata["mean"][0])
+        first = inputs[0, 0] * metadata["std"][0] + metadata["mean"][0]
+        magnitudes.append(restore_magnitudes(first, metadata["magnitudes"]))
     return torch.cat(magnitudes, 1), torch.cat(probabilities)
 
 

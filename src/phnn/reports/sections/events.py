@@ -17,6 +17,7 @@ from phnn.reports.results import RunRecord
 from phnn.reports.rolls import draw_roll
 from phnn.reports.spectrograms import draw_spectrograms
 from phnn.tasks.detect import THRESHOLD
+from phnn.tasks.sound.features import restore_magnitudes
 from phnn.tasks.sound.labels import FRAMES_PER_SECOND
 from phnn.tasks.sound.recordings import MICROPHONES
 from phnn.tasks.trained import load_trained
@@ -99,11 +100,11 @@ def split_phases(spectrograms: Tensor, about: dict[str, Any]) -> tuple[Tensor, T
         about: The metadata of the data.
     """
     if not about["phase"]:
-        return spectrograms, None
+        return restore_magnitudes(spectrograms, about["magnitudes"]), None
     sizes = about["microphones"], about["channels"]
     if about["order"] == "paper":
         kinds = spectrograms.unflatten(0, (sizes[0], 2, sizes[1])).unbind(1)
     else:
         kinds = spectrograms.unflatten(0, (2, *sizes)).unbind(0)
     magnitudes, phases = (kind.flatten(0, 1) for kind in kinds)
-    return magnitudes, phases
+    return restore_magnitudes(magnitudes, about["magnitudes"]), phases

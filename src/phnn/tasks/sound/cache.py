@@ -16,9 +16,9 @@ from filelock import FileLock
 from torch import Tensor
 
 from phnn.io.atomic import write_text
-from phnn.tasks.sound.features import POOLED, count_hop, extract
+from phnn.tasks.sound.features import POOLED, Magnitudes, check_magnitudes, count_hop, extract
 from phnn.tasks.sound.recordings import Broken, Format, Recording, Skipped, read_wave
-from phnn.tasks.sound.spectrograms import BINS, Order
+from phnn.tasks.sound.spectrograms import BINS, Order, find_phases
 
 Dtype = Literal["float32", "float16"]
 
@@ -35,15 +35,18 @@ class Options:
         microphones: how many are used.
         phase: whether phases are added.
         order: of magnitudes and phases.
+        magnitudes: as they are, or their logarithms.
         dtype: of the values on disk; float16 halves them, at three digits of precision.
     """
 
     microphones: int
     phase: bool
     order: Order
+    magnitudes: Magnitudes = "linear"
     dtype: Dtype = "float32"
 
     def __post_init__(self) -> None:
+        check_magnitudes(self.magnitudes)
         if self.dtype not in get_args(Dtype):
             raise ValueError(f"dtype={self.dtype!r} must be one of {', '.join(get_args(Dtype))}")
 
@@ -53,15 +56,12 @@ class Options:
         Args:
             channels: of each microphone.
         """
-        kinds = (False, True) if self.phase else (False,)
-        each = [kind for kind in kinds for _ in range(channels)]
-        if self.order == "paper":
-            return self.microphones * each
-        return [kind for kind in kinds for _ in range(self.microphones * channels)]
+        return find_phases(channels, self.microphones, self.phase, self.order)
 
     def scale(self, channels: int) -> Tensor:
         """Returns what each channel is multiplied by on disk."""
-        factor = HALF_SCALE if self.dtype == "float16" else 1.0
+        small = self.dtype == "float16" and self.magnitudes == "linear"
+        factor = HALF_SCALE if small else 1.0
         return torch.tensor([1.0 if phase else factor for phase in self.phases(channels)])
 
 
@@ -156,6 +156,7 @@ def _compute(
                 format.rate,
                 phase=options.phase,
                 order=options.order,
+                magnitudes=options.magnitudes,
                 microphones=options.microphones,
             )
             values[row] = _round(spectrogram, scale, options, recording)

@@ -1,16 +1,19 @@
 """From samples to what a network is given."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from phnn.tasks.sound.labels import FRAMES_PER_SECOND
-from phnn.tasks.sound.spectrograms import WINDOW, Order, spectrogram
+from phnn.tasks.sound.spectrograms import WINDOW, Order, find_phases, spectrogram
+
+Magnitudes = Literal["linear", "log"]
 
 POOLED = 8  # frames of a spectrogram for each frame of labels
-METADATA_KEYS = ("rate", "microphones", "channels", "phase", "order", "mean", "std")
+FLOOR = 1e-7  # added to magnitudes before their logarithm; a full-scale sine has 1e-3
+METADATA_KEYS = ("rate", "microphones", "channels", "phase", "order", "magnitudes", "mean", "std")
 
 
 def count_hop(rate: int) -> int:
@@ -29,7 +32,22 @@ def count_hop(rate: int) -> int:
     return hop
 
 
-def extract(wave: Tensor, rate: int, *, phase: bool, order: Order, microphones: int) -> Tensor:
+def check_magnitudes(magnitudes: str) -> None:
+    """Raises a ValueError for an unknown kind of magnitudes."""
+    if magnitudes not in get_args(Magnitudes):
+        known = ", ".join(get_args(Magnitudes))
+        raise ValueError(f"magnitudes={magnitudes!r} must be one of {known}")
+
+
+def extract(
+    wave: Tensor,
+    rate: int,
+    *,
+    phase: bool,
+    order: Order,
+    magnitudes: Magnitudes,
+    microphones: int,
+) -> Tensor:
     """Returns the spectrogram of whole tenths of a second; silence is added to fill the last.
 
     Args:
@@ -37,13 +55,25 @@ def extract(wave: Tensor, rate: int, *, phase: bool, order: Order, microphones: 
         rate: samples per second.
         phase: add the phases.
         order: of magnitudes and phases; see `spectrogram`.
+        magnitudes: "linear", or "log" for their logarithms.
         microphones: how many the channels are of.
     """
     hop = count_hop(rate)
     missing = -wave.shape[-1] % (hop * POOLED)
     if missing:
         wave = nn.functional.pad(wave, (0, missing))
-    return spectrogram(wave, phase, order=order, microphones=microphones, hop=hop)
+    features = spectrogram(wave, phase, order=order, microphones=microphones, hop=hop)
+    if magnitudes == "log":
+        phases = find_phases(wave.shape[-2] // microphones, microphones, phase, order)
+        for channel, holds_phases in zip(features.unbind(-3), phases, strict=True):
+            if not holds_phases:
+                channel.add_(FLOOR).log_()
+    return features
+
+
+def restore_magnitudes(features: Tensor, magnitudes: Magnitudes) -> Tensor:
+    """Returns the magnitudes that channels of features, without phases, were made of."""
+    return features.exp().sub_(FLOOR).clamp_(min=0) if magnitudes == "log" else features
 
 
 def standardize(spectrograms: Tensor, mean: Tensor, std: Tensor) -> Tensor:
@@ -85,6 +115,7 @@ def preprocess(wave: Tensor, metadata: Mapping[str, Any]) -> Tensor:
         metadata["rate"],
         phase=metadata["phase"],
         order=metadata["order"],
+        magnitudes=metadata["magnitudes"],
         microphones=microphones,
     )
     mean, std = (torch.tensor(metadata[key], device=wave.device) for key in ("mean", "std"))

@@ -109,6 +109,21 @@ def _cut_frames(wave: Tensor, hop: int, piece: slice) -> Tensor:
     return inside.unfold(0, WINDOW, hop)
 
 
+def find_phases(channels: int, microphones: int, phase: bool, order: Order) -> list[bool]:
+    """Tells of each channel of a spectrogram whether it holds phases.
+
+    Args:
+        channels: of each microphone.
+        microphones: how many there are.
+        phase: whether there are phases at all.
+        order: of magnitudes and phases.
+    """
+    kinds = (False, True) if phase else (False,)
+    if order == "paper":
+        return microphones * [kind for kind in kinds for _ in range(channels)]
+    return [kind for kind in kinds for _ in range(microphones * channels)]
+
+
 def check_order(order: str) -> None:
     """Raises a ValueError for an unknown order of the channels."""
     if order not in get_args(Order):

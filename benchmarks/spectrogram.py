@@ -10,7 +10,8 @@ import numpy.typing as npt
 import scipy.signal
 import torch
 
-from measure import interleave, provenance
+from measure import provenance
+from phnn.surgery.timing import interleave
 from phnn.tasks.sound.spectrograms import HOP, WINDOW, spectrogram
 
 SECONDS, RATE = 60, 32_000

@@ -162,8 +162,9 @@ def explain_columns(task: Task, power: float) -> str:
         "parameters, over common seeds, undefined with fewer than two. train s/100: "
         "seconds for 100 iterations, mean ± standard deviation over the iterations of the last "
         "epoch. test s: seconds for the test part. hours, kWh, CO2: all seeds together; kWh and "
-        f"CO2 by codecarbon, the paper's way: hours × {power:g} W × {PAPER_INTENSITY} kg/kWh."
-    )
+        f"CO2 by codecarbon, the paper's way: hours × {power:g} W × {PAPER_INTENSITY} kg/kWh. "
+        f"{task.note}"
+    ).strip()
 
 
 def write_tables(

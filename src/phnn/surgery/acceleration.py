@@ -221,12 +221,11 @@ def _hindrance(place: _Place) -> str:
 
 def _own_factors(layer: PHLayer) -> Factors | None:
     """U, V and W of a layer whose state they are."""
-    if getattr(layer, "rank", None) is None:
+    if layer.rank is None:
         return None
-    state: Any = layer
-    U = getattr(state, "U", None)
-    U = torch.eye(layer.terms) if U is None else U
-    return Factors(U.detach(), state.V.detach(), state.W.detach())
+    factors = layer.factors
+    U = torch.eye(layer.terms) if factors.U is None else factors.U
+    return Factors(U.detach(), factors.V.detach(), factors.W.detach())
 
 
 def _decompose(places: list[_Place], ranks: Mapping[str, int | None], seconds: float) -> None:

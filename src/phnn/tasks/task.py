@@ -43,10 +43,12 @@ class Task:
     Attributes:
         name: As recipes have it.
         scores: What it is judged by, the most important first.
+        note: What one has to know to compare them with the paper's.
     """
 
     name: str
     scores: tuple[Score, ...]
+    note: str = ""
 
     @property
     def primary(self) -> Score:
@@ -64,5 +66,7 @@ SOUND = Task(
         Score("precision", "P"),
         Score("recall", "R"),
     ),
+    note="Events are counted plainly; the counting behind the paper's scores takes frames without "
+    'a true or a found event twice, SoundEventScores(counting="authors").',
 )
 TASKS = {task.name: task for task in (IMAGES, SOUND)}

@@ -12,8 +12,6 @@ from phnn.models._network import Network, pick_widths
 WIDTHS = {"paper": (64, 128, 256, 512), "standard": (64, 128, 256, 512)}
 POOLS = ((8, 2), (8, 2), (2, 2), (1, 1))  # of frequency and time, after each convolution
 DROPOUT = 0.3
-HIDDEN = 256  # of the recurrent layers, in each direction
-DENSE = 1024
 
 
 class SEDnet(Network):
@@ -26,6 +24,8 @@ class SEDnet(Network):
     Args:
         bins: number of frequencies of the spectrogram, at least 128.
         overlaps: how many sounds of one class may be active at once.
+        hidden: features of the recurrent layers, in each direction.
+        dense: features of the linear layers.
         logits: return the argument of the sigmoid, as `BCEWithLogitsLoss` takes it.
         widths: "paper" (the same as "standard"), or four numbers.
 
@@ -47,6 +47,8 @@ class SEDnet(Network):
         in_channels: int = 8,
         bins: int = 256,
         overlaps: int = 3,
+        hidden: int = 256,
+        dense: int = 1024,
         logits: bool = False,
         widths: str | Sequence[int] = "paper",
         width_multiplier: float = 1.0,
@@ -72,14 +74,14 @@ class SEDnet(Network):
         if height < 1:
             raise ValueError(f"bins={bins} must be at least 128: the convolutions pool them by 128")
         self.gru = nn.GRU(
-            channels * height, HIDDEN, 3, batch_first=True, dropout=DROPOUT, bidirectional=True
+            channels * height, hidden, 3, batch_first=True, dropout=DROPOUT, bidirectional=True
         )
         self.tail = nn.Sequential()
-        for features in (2 * HIDDEN, DENSE, DENSE):
-            self.tail.append(nn.Linear(features, DENSE))
+        for features in (2 * hidden, dense, dense):
+            self.tail.append(nn.Linear(features, dense))
             self.tail.append(nn.ReLU(inplace=True))
         self.tail.append(nn.Dropout(DROPOUT))
-        self.num_features = DENSE
+        self.num_features = dense
         self.reset_classifier(num_classes)
         self.init_weights(init)
 
@@ -89,7 +91,7 @@ class SEDnet(Network):
         return int(self.config["num_classes"] * self.config["overlaps"])
 
     def forward_features(self, input: torch.Tensor) -> torch.Tensor:
-        """The states of the GRU, (batch, frames // 8, 512)."""
+        """The states of the GRU, (batch, frames // 8, 2 · hidden)."""
         maps: torch.Tensor = self.cnn(input)
         frames: torch.Tensor = self.gru(maps.permute(0, 3, 1, 2).flatten(2))[0]
         return frames

@@ -376,3 +376,13 @@ def test_bad_input(
 def test_bad_depth() -> None:
     with pytest.raises(ValueError, match=r"depth=19 is unknown; did you mean 18\? known: 18, 34"):
         ResNet(19)
+
+
+def test_the_tail_of_a_sednet_starts_without_fading():
+    torch.manual_seed(0)
+    ours = SEDnet(in_channels=4, hidden=16, dense=64, logits=True).eval()
+    theirs = SEDnet(in_channels=4, hidden=16, dense=64, logits=True, init="authors").eval()
+    states = torch.randn(1, 50, 32)
+    assert ours.tail(states).std() > 5 * theirs.tail(states).std()
+    for gate in ours.gru.weight_hh_l0.chunk(3):
+        torch.testing.assert_close(gate @ gate.mT, torch.eye(16))

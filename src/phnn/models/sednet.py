@@ -85,6 +85,23 @@ class SEDnet(Network):
         self.reset_classifier(num_classes)
         self.init_weights(init)
 
+    def init_weights(self, init: str) -> None:
+        """Draw the starting values; those of torch fade in a tail this deep, the authors' too."""
+        super().init_weights(init)
+        if init == "authors":
+            return
+        for layer in self.tail:
+            if isinstance(layer, nn.Linear):
+                nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+                nn.init.zeros_(layer.bias)
+        for name, parameter in self.gru.named_parameters():
+            if "bias" in name:
+                nn.init.zeros_(parameter)
+                continue
+            draw = nn.init.orthogonal_ if "weight_hh" in name else nn.init.xavier_uniform_
+            for gate in parameter.chunk(3):
+                draw(gate)
+
     @property
     def num_outputs(self) -> int:
         """Number of outputs of `fc`: a place for each class and overlap."""

@@ -30,6 +30,8 @@ def report(folder: Path, overrides: Overrides, out: Path | None = None) -> int:
 def figures(overrides: Overrides, results: Path | None = None, out: Path | None = None) -> int:
     """Draw the paper's figures, as PNG and SVG, from the library's own runs.
 
+    Those of the learning tests are drawn by phnn toy.
+
     Example: phnn figures results/digits
 
     Args:

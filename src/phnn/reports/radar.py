@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from phnn.reports.drawing import assign_colours
 from phnn.reports.lines import Line
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+# Names stand beside the circle, not on it: at its left they end there, at its right they begin.
+SIDES: dict[int, Literal["left", "center", "right"]] = {-1: "right", 0: "center", 1: "left"}
 
 
 def rate(lines: Sequence[Line]) -> dict[str, list[float]]:
@@ -60,7 +63,9 @@ def draw_radar(lines: Sequence[Line], title: str) -> Figure:
         panel.plot([*angles, 0], [*values, values[0]], color=colour, label=line.variant)
         panel.fill(angles, values, color=colour, alpha=0.08)
     panel.set_xticks(angles, list(axes))
-    panel.tick_params(axis="x", pad=14)
+    panel.tick_params(axis="x", pad=8)
+    for label, angle in zip(panel.get_xticklabels(), angles, strict=True):
+        label.set_horizontalalignment(SIDES[round(math.cos(angle))])
     panel.set_ylim(0, 1)
     panel.set_yticks([0.25, 0.5, 0.75, 1], ["", "0.5", "", "1"], fontsize="small")
     figure.legend(loc="outside lower center", ncols=3, frameon=False)

@@ -41,9 +41,13 @@ def test_kronecker_sum_is_torch_kron(n):
     assert_close(functional.kronecker_sum(A, F), H)
 
 
-def test_kronecker_sum_refuses_filters_that_do_not_split():
+def test_filters_that_do_not_split_are_refused():
+    A, F = torch.ones(3, 2, 2), torch.ones(8, 2)
     with pytest.raises(ValueError, match=r"groups · terms = 2 · 3.*\(8, 2\)"):
-        functional.kronecker_sum(torch.ones(3, 2, 2), torch.ones(8, 2), groups=2)
+        functional.kronecker_sum(A, F, groups=2)
+    for rows in (1, 9):
+        with pytest.raises(ValueError, match=r"groups · terms = 1 · 3.*\(8, 2\)"):
+            functional.linear(torch.ones(rows, 4), A, F)
 
 
 @pytest.mark.parametrize("dims", [1, 2, 3])
@@ -66,6 +70,78 @@ def test_linear_equals_torch_with_the_assembled_weight():
     A, F, bias, x = torch.randn(2, 2, 2), torch.randn(8, 3), torch.randn(8), torch.randn(5, 6)
     expected = nn.functional.linear(x, functional.kronecker_sum(A, F), bias)
     assert torch.equal(functional.linear(x, A, F, bias), expected)
+
+
+@pytest.fixture
+def assemblies(monkeypatch):
+    """The weights that are assembled, as they come."""
+    made = []
+    assemble = functional._kronecker_sum
+    monkeypatch.setattr(
+        functional, "_kronecker_sum", lambda *args: made.append(assemble(*args)) or made[-1]
+    )
+    return made
+
+
+@pytest.mark.parametrize("terms", [2, 3, 5])
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("dims", [1, 2, 3])
+@pytest.mark.parametrize("batch", [(), (1,), (2,)])
+def test_filtering_first_is_the_same(assemblies, dims, groups, terms, batch):
+    n, space, kernel = 3, [4, 3, 2][:dims], [3, 2, 3][:dims]
+    A = torch.randn(terms, n, n, dtype=torch.double, requires_grad=True)
+    F = torch.randn(groups * terms * 5, 40, *kernel, dtype=torch.double, requires_grad=True)
+    bias = torch.randn(groups * n * 5, dtype=torch.double, requires_grad=True)
+    x = torch.randn(*batch, groups * n * 40, *space, dtype=torch.double, requires_grad=True)
+    options = {"stride": (2, 1, 1)[:dims], "padding": 2, "dilation": 2, "groups": groups}
+    name = f"conv{dims}d"
+    y = getattr(functional, name)(x, A, F, bias, **options)
+    assert not assemblies
+    H = functional.kronecker_sum(A, F, groups)
+    expected = getattr(nn.functional, name)(x, H, bias, **options)
+    assert_close(y, expected, tolerance=1e-12)
+    inputs, weights = (x, A, F, bias), torch.randn_like(y)
+    for ours, theirs in zip(
+        torch.autograd.grad(y, inputs, weights),
+        torch.autograd.grad(expected, inputs, weights),
+        strict=True,
+    ):
+        assert_close(ours, theirs, tolerance=1e-12)
+
+
+@pytest.mark.parametrize("batch", [(), (3,), (2, 2)])
+def test_linear_filters_few_rows_first(assemblies, batch):
+    A, F, bias = (
+        torch.randn(3, 2, 2).double(),
+        torch.randn(12, 20).double(),
+        torch.randn(8).double(),
+    )
+    x = torch.randn(*batch, 40).double()
+    y = functional.linear(x, A, F, bias)
+    assert not assemblies
+    assert_close(y, nn.functional.linear(x, functional.kronecker_sum(A, F), bias), tolerance=1e-12)
+
+
+def test_the_smaller_of_weight_and_filtered_components_is_made(assemblies):
+    A, F = torch.randn(4, 4, 4), torch.randn(8, 16, 3, 3)
+    few, many = torch.randn(1, 64, 11, 13), torch.randn(1, 64, 12, 12)  # 4 · 143, 4 · 144; 64 · 9
+    functional.conv2d(few, A, F, padding=1)
+    functional.conv2d(many, A, F, padding=1, stride=2)
+    assert not assemblies
+    functional.conv2d(many, A, F, padding=1)
+    assert assemblies.pop().shape == (8, 64, 3, 3)
+    with torch.autocast("cpu", torch.bfloat16):
+        functional.conv2d(few, A, F)
+    functional.conv2d(few.bfloat16(), A.bfloat16(), F.bfloat16())
+    functional.conv2d(few[:0], A, F)
+    assert len(assemblies) == 3
+
+
+def test_filtering_first_keeps_channels_last(assemblies):
+    x = torch.randn(2, 64, 3, 3).contiguous(memory_format=torch.channels_last)
+    y = functional.conv2d(x, torch.randn(4, 4, 4), torch.randn(8, 16, 3, 3), padding=1)
+    assert y.is_contiguous(memory_format=torch.channels_last)
+    assert not assemblies
 
 
 def test_assembly_stays_in_float32_under_autocast():

@@ -6,8 +6,9 @@ Every function computes the same equation, with input components :math:`x_b`, ou
 .. math:: y_a = \sum_i \sum_b A[i, a, b] \cdot (F_i * x_b) + \mathrm{bias}_a
 
 The names and the order of the arguments are those of `torch.nn.functional`, with the pair `A, F` in
-the place of the weight. A tensor A is assembled with F into the weight; an A that is `Factored`
-into R products is computed with R multiplications in the place of n²:
+the place of the weight. A tensor A is assembled with F into the weight or, where the weight would
+be larger than all :math:`F_i * x_b`, applied to these. An A that is `Factored` into R products is
+computed with R multiplications in the place of n²:
 
 .. math:: y_a = \sum_r W[a, r] \cdot \Bigl( \bigl(\textstyle\sum_i U[i, r] \, F_i\bigr) *
     \bigl(\sum_b V[b, r] \, x_b\bigr) \Bigr) + \mathrm{bias}_a
@@ -15,6 +16,7 @@ into R products is computed with R multiplications in the place of n²:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -94,13 +96,17 @@ def kronecker_sum(
     """
     if isinstance(A, Factored):
         A = A.tensor()
+    _check_blocks(A, F, groups)
+    return _outside_autocast(_kronecker_sum, A, F, groups, transposed)
+
+
+def _check_blocks(A: Tensor, F: Tensor, groups: int) -> None:
     terms = A.shape[0]
     if F.shape[0] % (groups * terms):
         raise ValueError(
             f"the first axis of F holds groups · terms = {groups} · {terms} equal blocks, "
             f"got F of shape {tuple(F.shape)}"
         )
-    return _outside_autocast(_kronecker_sum, A, F, groups, transposed)
 
 
 def _kronecker_sum(A: Tensor, F: Tensor, groups: int, transposed: bool) -> Tensor:
@@ -163,6 +169,8 @@ def _convolve(
 ) -> Tensor:
     """One of torch's convolutions, with the assembled weight or with R products."""
     if not isinstance(A, Factored):
+        if not transposed and _is_small(_places(input, F.dim() - 2, options["stride"]), A, F):
+            return _filter_first(function, input, A, F, bias, groups, options)
         H = kronecker_sum(A, F, groups, transposed)
         return function(input, H, bias, groups=groups, **options)
     V, W, U = A
@@ -177,10 +185,69 @@ def _convolve(
     return output + bias.to(output.dtype).view(-1, *(1,) * dims)
 
 
+def _filter_first(
+    function: Callable[..., Tensor],
+    input: Tensor,
+    A: Tensor,
+    F: Tensor,
+    bias: Tensor | None,
+    groups: int,
+    options: dict[str, Any],
+) -> Tensor:
+    """One of torch's convolutions, of each component with all filters; then the algebra."""
+    _check_blocks(A, F, groups)
+    terms, n, _ = A.shape
+    dims = F.dim() - 2
+    axis = input.dim() - dims - 1
+    components = input.unflatten(axis, (groups, n, -1)).movedim(axis + 1, axis)
+    components = components.flatten(axis + 1, axis + 2).flatten(0, axis)
+    filtered = function(components, F, None, groups=groups, **options)
+    space = filtered.shape[2:]
+    filtered = filtered.view(-1, n, groups, terms, F.shape[0] // (groups * terms) * space.numel())
+    blocks = filtered.transpose(1, 2).flatten(0, 1).flatten(1, 2)
+    rules = A.permute(1, 2, 0).flatten(1)  # (outputs, inputs · terms)
+    output = torch.bmm(rules.expand(blocks.shape[0], -1, -1), blocks)
+    output = output.view(*input.shape[:axis], F.shape[0] // terms * n, *space)
+    if bias is not None:
+        output = output + bias.view(-1, *(1,) * dims)
+    if input.stride(axis) == 1 and axis:  # channels_last, which remains so
+        output = output.movedim(axis, -1).contiguous().movedim(-1, axis)
+    return output
+
+
+def _is_small(places: int, A: Tensor, F: Tensor) -> bool:
+    """Whether all filtered components, F_i * x_b, have fewer numbers than the weight.
+
+    Both ways take the same multiplications, and the larger of the two is what they spend memory and
+    time on. A graph that is compiled or exported has the assembled weight, whatever the size of its
+    example; low precision, too, where the weight is rounded once, and a sum of filtered components
+    once for each.
+    """
+    device, terms, n = F.device.type, *A.shape[:2]
+    if torch.compiler.is_compiling() or torch.finfo(F.dtype).bits < 32:
+        return False
+    if device != "meta" and torch.is_autocast_enabled(device):
+        return False
+    return 0 < places * terms < n * F[0].numel()
+
+
+def _places(input: Tensor, dims: int, stride: Size) -> int:
+    """About how many places the output of a convolution has, in all samples."""
+    steps = stride**dims if isinstance(stride, int) else math.prod(stride)
+    samples = 1 if input.dim() == dims + 1 else input.shape[0]
+    return samples * math.prod(input.shape[-dims:]) // steps
+
+
 def linear(input: Tensor, A: Tensor | Factored, F: Tensor, bias: Tensor | None = None) -> Tensor:
     """A fully connected PH layer; see `torch.nn.functional.linear`."""
     if not isinstance(A, Factored):
-        return nn.functional.linear(input, kronecker_sum(A, F), bias)
+        if not _is_small(math.prod(input.shape[:-1]), A, F):
+            return nn.functional.linear(input, kronecker_sum(A, F), bias)
+        _check_blocks(A, F, 1)
+        terms, n, _ = A.shape
+        filtered = nn.functional.linear(input.unflatten(-1, (n, -1)), F).unflatten(-1, (terms, -1))
+        output = torch.einsum("iab,...bio->...ao", A, filtered).flatten(-2)
+        return output if bias is None else output + bias
     V, W, U = A
     n, rank = V.shape
     filters = _outside_autocast(_mix_filters, F, U, 1).unflatten(0, (rank, -1))

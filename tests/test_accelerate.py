@@ -18,7 +18,7 @@ import phnn
 from phnn import PHConv1d, PHConv2d, PHConv3d, PHConvTranspose1d, PHConvTranspose2d, PHLinear
 from phnn.decompose import Declined, bilinear
 from phnn.decompose.factors import Factors
-from phnn.surgery import acceleration, layouts
+from phnn.surgery import layouts, places, trials
 from phnn.surgery.plans import Way
 from phnn.surgery.timing import interleave
 
@@ -387,20 +387,21 @@ def test_folded_with_the_reason(model, x, reason):
     model.eval()
     fast = phnn.accelerate(model, x, rounds=1)
     entry = fast.phnn_report.entries[0]
-    assert entry.way.is_folded
+    assert entry.way.rank is None
+    assert entry.way.is_folded or "no fewer" in reason
     assert reason in entry.note
     assert torch.allclose(fast(x), model(x), atol=1e-6)
     assert reason in str(fast.phnn_report)
 
 
-def test_algebras_that_are_declined_are_folded(monkeypatch):
+def test_algebras_that_are_declined_have_no_products(monkeypatch):
     def decline(algebras, rank, seconds):
         return [Declined(f"too large for {seconds} s") for _ in algebras]
 
-    monkeypatch.setattr(acceleration, "bilinear_many", decline)
+    monkeypatch.setattr(places, "bilinear_many", decline)
     fast = phnn.accelerate(network(), X, rounds=1, seconds=2.5)
     assert {entry.note for entry in fast.phnn_report.entries} == {"too large for 2.5 s"}
-    assert all(entry.way.is_folded for entry in fast.phnn_report.entries)
+    assert all(entry.way.rank is None for entry in fast.phnn_report.entries)
 
 
 def test_a_rank_for_all():
@@ -408,14 +409,14 @@ def test_a_rank_for_all():
     ranks = {entry.way.rank for entry in fast.phnn_report.entries}
     assert ranks <= {None, 3}
     fast = phnn.accelerate(network(), X, rank=1, rounds=1)
-    assert all(entry.way.is_folded and entry.note for entry in fast.phnn_report.entries)
+    assert all(entry.way.rank is None and entry.note for entry in fast.phnn_report.entries)
 
 
 @pytest.mark.parametrize("terms", [3, 2])
 @torch.no_grad()
 def test_factors_that_a_layer_has_are_taken(monkeypatch, terms):
     model = nn.Sequential(PHConv2d(8, 8, 3, n=2, terms=terms, rank=3)).eval()
-    monkeypatch.setattr(acceleration, "bilinear_many", None)  # must not be asked
+    monkeypatch.setattr(places, "bilinear_many", None)  # must not be asked
     x = torch.randn(1, 8, 5, 5)
     fast = phnn.accelerate(model, x, plan={"0": bilinear_way("grouped")})
     assert torch.equal(fast[0].mix_in, model[0].V.mT)
@@ -431,7 +432,7 @@ def test_a_plan_repeats_the_choices_without_timing(tmp_path, monkeypatch):
     first = phnn.accelerate(model, X, rounds=1)
     path = tmp_path / "plan.json"
     path.write_text(json.dumps(first.phnn_report.plan))
-    monkeypatch.setattr(acceleration, "interleave", None)  # must not be asked
+    monkeypatch.setattr(trials, "interleave", None)  # must not be asked
     for plan in (first.phnn_report.plan, path, str(path)):
         again = phnn.accelerate(model, X, plan=plan)
         assert again.phnn_report.plan == first.phnn_report.plan
@@ -461,12 +462,13 @@ def test_a_bilinear_plan_gives_the_same_numbers_each_time():
         ({"8": {"choice": "folded", "channels_last": 1}}, "the plan of '8' is"),
         (
             {"2": {"choice": "bilinear", "layout": "rows", "rank": 3}},
-            "layout 'rows' for '2'; PHConv2d has grouped, grouped_last here",
+            "'rows' for '2'; PHConv2d has components, grouped, grouped_last, padded, padded_last",
         ),
         (
             {"2": {"choice": "bilinear", "layout": "grouped", "rank": 1}},
-            "has '2' bilinear, which fails",
+            "has 'grouped' for '2', which fails",
         ),
+        ({"2": bilinear_way("components")}, "the plan of '2' is"),
     ],
 )
 def test_plans_that_do_not_fit(change, message):
@@ -499,10 +501,10 @@ def pretend(monkeypatch, seconds):
             call()
         return {name: seconds.get(name, 1.0) for name in contenders}
 
-    monkeypatch.setattr(acceleration, "interleave", times)
+    monkeypatch.setattr(trials, "interleave", times)
 
 
-@pytest.mark.parametrize("layout", ["folded", "grouped", "grouped_last"])
+@pytest.mark.parametrize("layout", ["folded", "components", "grouped", "grouped_last", "padded"])
 def test_the_fastest_is_taken(monkeypatch, layout):
     pretend(monkeypatch, {layout: 0.5, "0": 0.5})
     fast = phnn.accelerate(network(), X)
@@ -511,11 +513,13 @@ def test_the_fastest_is_taken(monkeypatch, layout):
 
 
 def test_the_whole_model_has_the_last_word(monkeypatch):
-    pretend(monkeypatch, {"grouped": 0.5, "grouped_last": 0.6, "0": 2.0, "1": 3.0, "2": 4.0})
+    pretend(
+        monkeypatch, {"grouped": 0.5, "grouped_last": 0.6, "0": 2.0, "1": 3.0, "2": 3.0, "3": 4.0}
+    )
     report = phnn.accelerate(network(), X).phnn_report
     assert report.entries[0].way == Way("grouped", 3)
     assert report.seconds == {"assembled": 1.0, "folded": 4.0, "accelerated": 2.0}
-    pretend(monkeypatch, {"grouped": 0.5, "grouped_last": 0.6, "0": 2.0, "1": 1.5})
+    pretend(monkeypatch, {"grouped": 0.5, "grouped_last": 0.6, "0": 2.0, "1": 1.5, "2": 1.5})
     fast = phnn.accelerate(network(), X)
     assert all(entry.way.is_folded for entry in fast.phnn_report.entries)
     assert isinstance(fast[3], nn.Identity)
@@ -537,6 +541,41 @@ def test_channels_may_come_last_though_the_example_has_them_first(monkeypatch):
     assert again[:6](X).is_contiguous(memory_format=torch.channels_last)
 
 
+def test_each_layer_may_have_the_better_format(monkeypatch):
+    model, x = network(), X
+    seconds = [{"folded": 1.0}, {"folded": 1.0}, {"folded": 0.5}, {"folded": 2.0}, {"2": 0.5}]
+    seconds.insert(2, {"rows": 0.9})  # the linear layer has no format and is timed twice
+    seconds.insert(5, {"rows": 0.9})
+
+    def times(contenders, rounds, warmup=2):
+        told = seconds.pop(0)
+        for call in contenders.values():
+            call()
+        return {name: told.get(name, 3.0) for name in contenders}
+
+    monkeypatch.setattr(trials, "interleave", times)
+    fast = phnn.accelerate(model, x)
+    ways = [entry.way for entry in fast.phnn_report.entries]
+    assert ways == [Way(channels_last=True), Way(), Way("rows", 3)]
+    assert fast[2].weight.is_contiguous(memory_format=torch.channels_last)
+    assert not fast[0].weight.is_contiguous(memory_format=torch.channels_last)  # no PH layer
+    assert torch.allclose(fast(X), model(X), atol=1e-5)
+    again = phnn.accelerate(model, X, plan=fast.phnn_report.plan)
+    assert torch.equal(again(X), fast(X))
+
+
+def test_components_are_tried_where_places_are_few(monkeypatch):
+    pretend(monkeypatch, {"components": 0.5, "0": 0.5})
+    model = nn.Sequential(PHConv2d(64, 64, 3, padding=1, n=4)).eval()
+    fast = phnn.accelerate(model, torch.randn(1, 64, 4, 4))
+    assert fast.phnn_report.plan == {"0": {"choice": "components"}}
+    assert type(fast[0]).__name__ == "ComponentsConv2d"
+    assert fast[0].filter.weight.shape == model[0].F.shape
+    assert "0 of 1 layers bilinear, 1 by components" in str(fast.phnn_report)
+    fast = phnn.accelerate(model, torch.randn(1, 64, 40, 40))
+    assert "components" not in fast.phnn_report.entries[0].seconds
+
+
 def test_equal_layers_are_timed_once(monkeypatch):
     timed = []
 
@@ -544,13 +583,16 @@ def test_equal_layers_are_timed_once(monkeypatch):
         timed.append(list(contenders))
         return interleave(contenders, 1, 0)
 
-    monkeypatch.setattr(acceleration, "interleave", times)
+    monkeypatch.setattr(trials, "interleave", times)
     model = nn.Sequential(
         *(PHConv2d(8, 8, 3, padding=1, algebra=complex_numbers) for _ in range(3))
     ).eval()
     done = []
     phnn.accelerate(model, torch.randn(1, 8, 5, 5), progress=lambda *state: done.append(state))
-    assert timed[:2] == [["folded", "grouped", "grouped_last"], ["folded", "grouped_last"]]
+    assert timed[:2] == [
+        ["folded", "components", "grouped", "grouped_last", "padded", "padded_last"],
+        ["folded", "components", "grouped_last", "padded_last"],
+    ]
     assert len(timed) == 3  # one layer in two formats, and the models
     assert done == 2 * [(1, 3), (2, 3), (3, 3)]
 
@@ -563,7 +605,7 @@ def test_wrong_factors_are_refused(monkeypatch):
         return [replace(found, U=2 * found.U) for found in map(bilinear, algebras)]
 
     model = network()
-    monkeypatch.setattr(acceleration, "bilinear_many", wrong)
+    monkeypatch.setattr(places, "bilinear_many", wrong)
     with pytest.raises(RuntimeError, match=r"differs from the model by [\d.]+ in outputs of up to"):
         phnn.accelerate(model, X, plan=PLAN)
     phnn.accelerate(model, X, plan=PLAN, tol=1e3)
@@ -653,20 +695,22 @@ def test_lost_hooks_are_told():
 
 @pytest.fixture(scope="module")
 def fast():
-    """A network whose layers are bilinear, one in each layout."""
+    """A network whose layers are computed in one layout each, and a linear one in two."""
+    wide = {"kernel_size": 3, "padding": 1, "groups": 2}
     model = nn.Sequential(
-        PHConv2d(8, 8, 3, padding=1, algebra=complex_numbers),
-        PHConv2d(8, 8, 3, padding=1, algebra=complex_numbers),
-        nn.ReLU(),
+        *(PHConv2d(8, 8, **wide, algebra=complex_numbers) for _ in range(5)),
         PHConv2d(8, 8, 1, algebra=complex_numbers),
         PHConv2d(8, 8, 1, stride=2, algebra=complex_numbers),
         PHConv2d(8, 8, 1, algebra=complex_numbers),
+        nn.ReLU(),
         nn.Flatten(),
         PHLinear(32, 8, algebra=complex_numbers),
+        PHLinear(8, 8, algebra=complex_numbers),
     ).eval()
     x = torch.randn(2, 8, 4, 4)
-    names = dict(zip("013457", [*layouts.LAYOUTS, "rows"], strict=True))
-    plan = {name: bilinear_way(layout) for name, layout in names.items()}
+    components = {"choice": "components"}
+    plan = {str(i): bilinear_way(layout) for i, layout in enumerate(layouts.LAYOUTS)}
+    plan |= {"0": components, "10": bilinear_way("rows"), "11": components}
     return phnn.accelerate(model, x, plan=plan)
 
 

@@ -13,6 +13,7 @@ one place, which takes up to thirty times as long with so few channels.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,26 +22,26 @@ from torch import Tensor, fx, nn
 from phnn.decompose.factors import Factors
 from phnn.nn import PHLayer, PHLinear
 
+# Numbers of 32 bits in a vector of the processor.
+VECTOR = 16 if "AVX512" in torch.backends.cpu.get_cpu_capability() else 8
 
-class _Bilinear(nn.Module):
+
+class _Layout(nn.Module):
     """The parts that all layouts share.
 
     Args:
         layer: The layer to compute.
-        factors: U, V and W of its algebra.
-        restore: Whether to end in the memory format of a contiguous tensor.
+        is_last: Whether input and output have the channels last in memory.
     """
 
-    mix_in: Tensor
-    mix_out: Tensor
     bias: Tensor | None
 
-    def __init__(self, layer: PHLayer, factors: Factors, restore: bool) -> None:
+    def __init__(self, layer: PHLayer, is_last: bool) -> None:
         super().__init__()
-        self.n, self.rank, self.groups, self.restore = layer.n, factors.rank, layer.groups, restore
+        self.n, self.groups, self.is_last = layer.n, layer.groups, is_last
+        self.inputs, self.outputs = _sizes(layer)
         self.space = range(2, layer.F.dim())  # the axes of height and width
-        self.mix_in = _parameter(factors.V.mT, layer)
-        self.mix_out = _parameter(factors.W, layer)
+        self.is_linear = isinstance(layer, PHLinear)
         bias = layer.bias
         if bias is not None:
             bias = _parameter(bias.view(-1, *(1 for _ in self.space)), layer)
@@ -50,40 +51,119 @@ class _Bilinear(nn.Module):
         return y if self.bias is None else y.add_(self.bias)
 
 
-class Grouped(_Bilinear):
-    """One convolution with R groups; components are mixed in blocks of channels."""
+class Components(_Layout):
+    r"""Every component with all filters, then the algebra.
 
-    def __init__(self, layer: PHLayer, factors: Factors, restore: bool) -> None:
-        super().__init__(layer, factors, restore)
-        self.multiply = _grouped(layer, factors)
+    .. math:: y_a = \sum_{i, b} A[i, a, b] \cdot (F_i * x_b) + \mathrm{bias}_a
+
+    This saves no multiplications, but reads the filters alone, 1/n of the folded weight, and where
+    places are few it is the weights that take the time.
+    """
+
+    def __init__(self, layer: PHLayer, factors: Factors | None, is_last: bool) -> None:
+        super().__init__(layer, is_last)
+        del factors  # the algebra is used as it is
+        self.terms = layer.terms
+        arguments = {name: getattr(layer, name) for name in layer.dense_args}
+        inputs, outputs = layer.dense_args[:2]
+        arguments[inputs] = self.groups * self.inputs
+        arguments[outputs] = self.groups * self.terms * self.outputs
+        self.filter = layer.dense_type(**arguments, bias=False, device="meta", dtype=layer.F.dtype)
+        self.filter.weight = _parameter(layer.F, layer)
+        self.rules = _parameter(layer.A.permute(1, 2, 0).flatten(1), layer)
+
+    def forward(self, x: Tensor) -> Tensor:  # noqa: D102
+        if self.is_linear:
+            z = self.filter(x.reshape(-1, self.inputs))
+            y = _mix(self.rules, z.view(-1, self.n * self.terms, self.outputs))
+            return self.add_bias(y.view(x.shape[:-1] + (self.n * self.outputs,)))  # noqa: RUF005
+        sizes = (x.shape[i] for i in self.space)
+        parts = x.reshape(x.shape[0], self.groups, self.n, -1)
+        if self.groups > 1:
+            parts = parts.transpose(1, 2)
+        z = self.filter(parts.reshape(x.shape[0] * self.n, self.groups * self.inputs, *sizes))
+        blocks = z.reshape(x.shape[0], self.n, self.groups, -1)
+        if self.groups > 1:
+            blocks = blocks.transpose(1, 2)
+        blocks = blocks.reshape(x.shape[0] * self.groups, self.n * self.terms, -1)
+        channels = self.groups * self.n * self.outputs
+        y = _mix(self.rules, blocks).view(x.shape[0], channels, *(z.shape[i] for i in self.space))
+        y = self.add_bias(y)
+        return y.movedim(1, -1).contiguous().movedim(-1, 1) if self.is_last else y
+
+
+class _Bilinear(_Layout):
+    """R products."""
+
+    def __init__(self, layer: PHLayer, factors: Factors, is_last: bool) -> None:
+        super().__init__(layer, is_last)
+        self.rank = factors.rank
+        self.mix_in = _parameter(factors.V.mT, layer)
+        self.mix_out = _parameter(factors.W, layer)
+
+
+class Grouped(_Bilinear):
+    """One convolution with R groups; components are mixed in blocks of channels.
+
+    Its groups may be filled up with zeros, as torch's kernels are fast for whole vectors of
+    channels.
+    """
+
+    multiple = 1  # of which the channels of a group are
+
+    def __init__(self, layer: PHLayer, factors: Factors, is_last: bool) -> None:
+        super().__init__(layer, factors, is_last)
+        self.multiply = _grouped(layer, factors, self.multiple)
+        self.channels = self.multiply.out_channels // (self.groups * self.rank)
+        self.zeros = -self.inputs % self.multiple
 
     def forward(self, x: Tensor) -> Tensor:  # noqa: D102
         blocks = x.shape[0] * self.groups
-        mixed = _mix(self.mix_in, x.reshape(blocks, self.n, -1))
+        parts = x.reshape(blocks * self.n, self.inputs, -1)
+        if self.zeros:
+            parts = nn.functional.pad(parts, (0, 0, 0, self.zeros))
+        mixed = _mix(self.mix_in, parts.reshape(blocks, self.n, -1))
         z = self.multiply(
             mixed.view(x.shape[0], self.multiply.in_channels, *(x.shape[i] for i in self.space))
         )
         y = _mix(self.mix_out, z.reshape(blocks, self.rank, -1))
-        channels = self.multiply.out_channels // self.rank * self.n
+        if self.channels != self.outputs:
+            y = y.view(blocks * self.n, self.channels, -1).narrow(1, 0, self.outputs).contiguous()
+        channels = self.groups * self.n * self.outputs
         return self.add_bias(y.view(x.shape[0], channels, *(z.shape[i] for i in self.space)))
 
 
-class GroupedLast(_Bilinear):
+class GroupedLast(Grouped):
     """The same with the channels last in memory."""
 
-    def __init__(self, layer: PHLayer, factors: Factors, restore: bool) -> None:
-        super().__init__(layer, factors, restore)
-        self.multiply = _grouped(layer, factors).to(memory_format=_last(layer))
+    def __init__(self, layer: PHLayer, factors: Factors, is_last: bool) -> None:
+        super().__init__(layer, factors, is_last)
+        self.multiply.to(memory_format=_last(layer))
 
     def forward(self, x: Tensor) -> Tensor:  # noqa: D102
-        channels = self.multiply.in_channels // (self.rank * self.groups)
-        mixed = _mix(self.mix_in, x.movedim(1, -1).reshape(-1, self.n, channels))
+        parts = x.movedim(1, -1).reshape(-1, self.n, self.inputs)
+        if self.zeros:
+            parts = nn.functional.pad(parts, (0, self.zeros))
         places = (x.shape[i] for i in self.space)
-        z = self.multiply(mixed.view(x.shape[0], *places, -1).movedim(-1, 1))
-        channels = self.multiply.out_channels // (self.rank * self.groups)
-        y = _mix(self.mix_out, z.movedim(1, -1).reshape(-1, self.rank, channels))
+        mixed = _mix(self.mix_in, parts).view(x.shape[0], *places, -1)
+        z = self.multiply(mixed.movedim(-1, 1))
+        y = _mix(self.mix_out, z.movedim(1, -1).reshape(-1, self.rank, self.channels))
+        if self.channels != self.outputs:
+            y = y.narrow(2, 0, self.outputs).contiguous()
         y = y.view(x.shape[0], *(z.shape[i] for i in self.space), -1).movedim(-1, 1)
-        return self.add_bias(y.contiguous() if self.restore else y)
+        return self.add_bias(y if self.is_last else y.contiguous())
+
+
+class Padded(Grouped):
+    """As grouped, with whole vectors."""
+
+    multiple = VECTOR
+
+
+class PaddedLast(GroupedLast):
+    """As grouped_last, with whole vectors."""
+
+    multiple = VECTOR
 
 
 class _Pointwise(_Bilinear):
@@ -91,10 +171,9 @@ class _Pointwise(_Bilinear):
 
     filters: Tensor
 
-    def __init__(self, layer: PHLayer, factors: Factors, restore: bool) -> None:
-        super().__init__(layer, factors, restore)
+    def __init__(self, layer: PHLayer, factors: Factors, is_last: bool) -> None:
+        super().__init__(layer, factors, is_last)
         filters = _filters(layer, factors).flatten(1).unflatten(0, (layer.groups * self.rank, -1))
-        self.outputs, self.inputs = filters.shape[1:]
         self.filters = _parameter(filters, layer)
         self.stride = getattr(layer, "stride", ())
 
@@ -135,10 +214,9 @@ class Columns(_Pointwise):
 class Rows(_Pointwise):
     """One product for all samples, from the right; its rows are places, with channels last."""
 
-    def __init__(self, layer: PHLayer, factors: Factors, restore: bool) -> None:
-        super().__init__(layer, factors, restore)
+    def __init__(self, layer: PHLayer, factors: Factors, is_last: bool) -> None:
+        super().__init__(layer, factors, is_last)
         self.filters = _parameter(self.filters.mT, layer)
-        self.is_linear = isinstance(layer, PHLinear)
 
     def forward(self, x: Tensor) -> Tensor:  # noqa: D102
         last = x if self.is_linear else self.thin(x).movedim(1, -1)
@@ -151,12 +229,15 @@ class Rows(_Pointwise):
         y = y.reshape(last.shape[:-1] + (channels,))  # noqa: RUF005, a traced shape has no length
         if not self.is_linear:
             y = y.movedim(-1, 1)
-        return self.add_bias(y.contiguous() if self.restore else y)
+        return self.add_bias(y if self.is_last else y.contiguous())
 
 
-LAYOUTS: dict[str, type[_Bilinear]] = {
+LAYOUTS: dict[str, Callable[..., _Layout]] = {
+    "components": Components,
     "grouped": Grouped,
     "grouped_last": GroupedLast,
+    "padded": Padded,
+    "padded_last": PaddedLast,
     "samples": Samples,
     "columns": Columns,
     "rows": Rows,
@@ -164,37 +245,49 @@ LAYOUTS: dict[str, type[_Bilinear]] = {
 
 
 def layouts_for(layer: PHLayer, is_last: bool = False) -> tuple[str, ...]:
-    """The layouts that are worth a trial.
+    """The layouts that a layer has.
 
     Args:
         layer: The layer to compute.
         is_last: Whether its input has the channels last in memory.
     """
+    products = _products_for(layer, is_last)
+    return products if layer.transposed else ("components", *products)
+
+
+def _products_for(layer: PHLayer, is_last: bool) -> tuple[str, ...]:
     if isinstance(layer, PHLinear):
         return ("rows",)
     if _is_pointwise(layer):
         return ("rows",) if is_last else ("samples", "columns", "rows")
-    if is_last:
-        return ("grouped_last",)
-    return ("grouped",) if layer.F.dim() == 3 else ("grouped", "grouped_last")
+    names: tuple[str, ...] = ("grouped_last",) if is_last else ("grouped", "grouped_last")
+    if any(channels % VECTOR for channels in _sizes(layer)):
+        names += tuple(name.replace("grouped", "padded") for name in names)
+    return tuple(name for name in names if "last" not in name) if layer.F.dim() == 3 else names
 
 
-def build(layer: PHLayer, factors: Factors, layout: str, is_last: bool = False) -> nn.Module:
+def build(layer: PHLayer, factors: Factors | None, layout: str, is_last: bool = False) -> nn.Module:
     """A module of torch alone that computes what the layer does, on batched input.
 
     Args:
         layer: The layer to compute.
-        factors: U, V and W of its algebra.
+        factors: U, V and W of its algebra; "components" need none.
         layout: One of `layouts_for(layer)`.
         is_last: Whether its input has the channels last in memory; the output will be like it.
     """
-    restore = not is_last and layout in ("grouped_last", "rows")
-    written = LAYOUTS[layout](layer, factors, restore)
-    name = type(layer).__name__.replace("PH", "Bilinear")
+    written = LAYOUTS[layout](layer, factors, is_last)
+    kind = "Components" if layout == "components" else "Bilinear"
+    name = type(layer).__name__.replace("PH", kind)
     graph = fx.Tracer().trace(written)
     for node in graph.nodes:
         node.type = None  # annotations that are text cannot be pickled
     return fx.GraphModule(written, graph, name).train(layer.training)
+
+
+def _sizes(layer: PHLayer) -> tuple[int, int]:
+    """The channels of an input component and of an output component, in one group."""
+    inputs, outputs = (getattr(layer, name) for name in layer.dense_args[:2])
+    return inputs // (layer.groups * layer.n), outputs // (layer.groups * layer.n)
 
 
 def _is_pointwise(layer: PHLayer) -> bool:
@@ -221,14 +314,21 @@ def _filters(layer: PHLayer, factors: Factors) -> Tensor:
     return mixed
 
 
-def _grouped(layer: PHLayer, factors: Factors) -> Any:
-    """The convolution of the mixed filters with the mixed input."""
+def _grouped(layer: PHLayer, factors: Factors, multiple: int) -> Any:
+    """The convolution of the mixed filters with the mixed input, both filled up with zeros."""
+    blocks = layer.groups * factors.rank
+    filters = _filters(layer, factors).unflatten(0, (blocks, -1))
+    sizes = (filters.shape[1], filters.shape[2])
+    zeros = [0, 0] * (layer.F.dim() - 2) + [
+        n for size in sizes[::-1] for n in (0, -size % multiple)
+    ]
+    filters = nn.functional.pad(filters, zeros).flatten(0, 1)
     arguments = {name: getattr(layer, name) for name in layer.dense_args}
-    for name in ("in_channels", "out_channels"):
-        arguments[name] = arguments[name] // layer.n * factors.rank
-    arguments["groups"] *= factors.rank
+    for name, channels in zip(("in_channels", "out_channels"), _sizes(layer), strict=True):
+        arguments[name] = (channels + -channels % multiple) * blocks
+    arguments["groups"] = blocks
     convolution = layer.dense_type(**arguments, bias=False, device="meta", dtype=layer.F.dtype)
-    convolution.weight = _parameter(_filters(layer, factors), layer)
+    convolution.weight = _parameter(filters, layer)
     return convolution
 
 

@@ -8,14 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+ONE_LAYER = ("folded", "components")  # and no products
+
 
 @dataclass(frozen=True)
 class Way:
     """One way to compute a PH layer.
 
     Attributes:
-        layout: "folded", or how the products lie in memory.
-        rank: Number of products; None when folded.
+        layout: "folded" for one plain layer; "components" for one plain layer on every component,
+            and the algebra after it; or how R products lie in memory.
+        rank: Number of products; None where there are none.
         channels_last: Whether input and output have the channels last in memory.
     """
 
@@ -30,9 +33,9 @@ class Way:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the entry of a plan, ready for JSON."""
-        fields: dict[str, Any] = {"choice": "folded" if self.is_folded else "bilinear"}
-        if not self.is_folded:
-            fields |= {"layout": self.layout, "rank": self.rank}
+        fields: dict[str, Any] = {"choice": self.layout}
+        if self.rank is not None:
+            fields = {"choice": "bilinear", "layout": self.layout, "rank": self.rank}
         return {**fields, "channels_last": True} if self.channels_last else fields
 
     @classmethod
@@ -46,15 +49,17 @@ class Way:
         if isinstance(fields, Mapping):
             rest = dict(fields)
             choice, last = rest.pop("choice", None), rest.pop("channels_last", False)
-            if choice == "folded" and not rest and isinstance(last, bool):
-                return cls(channels_last=last)
+            if choice in ONE_LAYER and not rest and isinstance(last, bool):
+                return cls(choice, channels_last=last)
             layout, rank = rest.pop("layout", None), rest.pop("rank", None)
             known = isinstance(layout, str) and type(rank) is int and isinstance(last, bool)
+            known = known and layout not in ONE_LAYER
             if choice == "bilinear" and known and not rest:
                 return cls(layout, rank, last)
         raise ValueError(
             f"the plan of {name!r} is {fields!r}; a layer has "
-            '{"choice": "folded"} or {"choice": "bilinear", "layout": …, "rank": …}, and '
+            '{"choice": "folded"}, {"choice": "components"} or '
+            '{"choice": "bilinear", "layout": …, "rank": …}, and '
             '"channels_last": true where its channels are last in memory'
         )
 

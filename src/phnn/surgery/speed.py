@@ -77,11 +77,13 @@ class Acceleration:
         return "\n".join([*lines, "; ".join(self._totals())])
 
     def _totals(self) -> list[str]:
-        bilinear = sum(not entry.way.is_folded for entry in self.entries)
+        bilinear = sum(entry.way.rank is not None for entry in self.entries)
+        components = sum(entry.way.layout == "components" for entry in self.entries)
         before = sum(entry.folded_multiplications for entry in self.entries)
         after = sum(entry.multiplications for entry in self.entries)
         totals = [
-            f"total: {bilinear} of {len(self.entries)} layers bilinear",
+            f"total: {bilinear} of {len(self.entries)} layers bilinear"
+            + f", {components} by components" * (components > 0),
             f"{_millions(before)} → {_millions(after)} multiplications "
             f"({after / max(before, 1):.1%})",
             f"{self.fused} batch norms fused",

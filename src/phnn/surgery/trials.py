@@ -1,0 +1,181 @@
+"""Which way to compute the PH layers of a model is the fastest here: a matter of measuring."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from phnn.nn import PHLayer
+from phnn.surgery import layouts
+from phnn.surgery.calls import LAST, Call, put_channels_last, record_calls
+from phnn.surgery.places import Place
+from phnn.surgery.plans import Way
+from phnn.surgery.timing import interleave, wait
+
+
+@dataclass(frozen=True)
+class Trial:
+    """How each layer is computed, and what the alternatives took, by the names of the layers."""
+
+    ways: Mapping[str, Way]
+    seconds: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+    def folded(self) -> Trial:
+        """The same with plain layers alone."""
+        ways = {name: Way(channels_last=way.channels_last) for name, way in self.ways.items()}
+        return Trial(ways, self.seconds)
+
+
+def try_formats(
+    model: nn.Module,
+    places: list[Place],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    rounds: int,
+    progress: Callable[[int, int], None] | None,
+) -> list[Trial]:
+    """The fastest ways for the layers of a model, by what is known of each alone.
+
+    Returns:
+        The fastest with the example as it is, with channels last, and, for each layer, with the
+        better of both; then all folded.
+    """
+    calls = {place.name: place.calls for place in places}
+    trials = [_choose(places, calls, rounds, progress)]
+    last = {name: put_channels_last(value) for name, value in kwargs.items()}
+    slots = [place.slot for place in places]
+    _, others = record_calls(model, slots, tuple(map(put_channels_last, args)), last)
+    if others != calls:
+        trials.append(_choose(places, others, rounds, progress))
+        trials.append(_merge(*trials))
+    return [*trials, trials[0].folded()]
+
+
+def _merge(one: Trial, other: Trial) -> Trial:
+    """The faster of two for each layer; what it costs to change between formats is left out."""
+    ways, seconds = dict(one.ways), dict(one.seconds)
+    for name, way in other.ways.items():
+        if name in seconds and other.seconds[name][way.layout] < seconds[name][ways[name].layout]:
+            ways[name], seconds[name] = way, other.seconds[name]
+    return Trial(ways, seconds)
+
+
+def _choose(
+    places: list[Place],
+    calls: Mapping[str, Counter[Call]],
+    rounds: int,
+    progress: Callable[[int, int], None] | None,
+) -> Trial:
+    """Times the ways to compute each layer, those of equal layers once, and takes the fastest."""
+    known: dict[object, Mapping[str, float]] = {}
+    chosen: dict[str, Way] = {}
+    seconds: dict[str, Mapping[str, float]] = {}
+    for done, place in enumerate(places, 1):
+        received = calls[place.name]
+        ways = _ways(place, received)
+        chosen[place.name] = ways[0]
+        if len(ways) > 1:
+            kind = _kind(place, received)
+            if kind not in known:
+                known[kind] = _time_layer(place, ways, received, rounds)
+            times = seconds[place.name] = known[kind]
+            chosen[place.name] = min(ways, key=lambda way: times[way.layout])
+        if progress is not None:
+            progress(done, len(places))
+    return Trial(chosen, seconds)
+
+
+def _ways(place: Place, calls: Counter[Call]) -> list[Way]:
+    """The ways that are worth a trial, folded first."""
+    layer = place.layer
+    last = layer.F.dim() in LAST and bool(calls) and all(call.is_last for call in calls)
+    ways = [Way(channels_last=last)]
+    if place.hindrance:
+        return ways
+    rank = None if place.factors is None or place.declined else place.factors.rank
+    for layout in layouts.layouts_for(layer, last):
+        if layout == "components":
+            if all(_filtered_numbers(layer, call) <= 2 * layer.weight.numel() for call in calls):
+                ways.append(Way(layout, channels_last=last))
+        elif rank is not None:
+            ways.append(Way(layout, rank, last))
+    return ways
+
+
+def _filtered_numbers(layer: PHLayer, call: Call) -> int:
+    """About how many numbers the components have when all filters are applied to each."""
+    inputs, outputs = (getattr(layer, name) for name in layer.dense_args[:2])
+    places = math.prod(call.shape) // inputs // math.prod(getattr(layer, "stride", ()))
+    return int(places * outputs * layer.terms)
+
+
+def _kind(place: Place, calls: Counter[Call]) -> object:
+    """What the time of a layer depends on."""
+    layer = place.layer
+    arguments = tuple(str(getattr(layer, name)) for name in layer.dense_args)
+    rank = None if place.factors is None else place.factors.rank
+    traits = (layer.n, layer.terms, rank, layer.bias is None, place.norm is None)
+    return (type(layer), arguments, *traits, frozenset(calls.items()))
+
+
+def _time_layer(
+    place: Place, ways: list[Way], calls: Counter[Call], rounds: int
+) -> dict[str, float]:
+    inputs = [call.draw() for call in calls.elements()]
+    contenders = {}
+    for way in ways:
+        module = place.build(way)
+        if not way.is_folded and place.norm is not None:
+            module = nn.Sequential(module, place.norm)  # fuses with the plain layer alone
+        contenders[way.layout] = _runner(module, inputs)
+    return interleave(contenders, rounds)
+
+
+def _runner(module: nn.Module, inputs: list[Tensor]) -> Callable[[], None]:
+    def run() -> None:
+        with torch.no_grad():
+            for x in inputs:
+                module(x)
+        wait(inputs)
+
+    return run
+
+
+def race(
+    model: nn.Module,
+    made: list[nn.Module],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    rounds: int,
+) -> tuple[dict[str, float], int]:
+    """Times whole models.
+
+    Args:
+        model: The original.
+        made: What was made of it, the folded one last.
+        args: Arguments of a call.
+        kwargs: Named ones.
+        rounds: Timed calls of each.
+
+    Returns:
+        The times of the original, of the folded and of the fastest, and which that is.
+    """
+
+    def runner(contender: nn.Module) -> Callable[[], None]:
+        def run() -> None:
+            with torch.no_grad():
+                wait(contender(*args, **kwargs))
+
+        return run
+
+    contenders = {"assembled": model, **{str(i): fast for i, fast in enumerate(made)}}
+    times = interleave({name: runner(m) for name, m in contenders.items()}, rounds, warmup=1)
+    best = min(range(len(made)), key=lambda i: times[str(i)])
+    found = {"assembled": "assembled", "folded": str(len(made) - 1), "accelerated": str(best)}
+    return {name: times[key] for name, key in found.items()}, best

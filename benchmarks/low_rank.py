@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -33,14 +34,46 @@ class LowRankConv2d(nn.Sequential):
 
 
 def low_rank(model: nn.Module, **size: Any) -> nn.Module:
-    """Gives each convolution that `nearest` replaces the rank that its parameters pay for."""
+    """Gives each convolution that `phnn.convert` replaces the rank that its parameters pay for."""
+
+    def make(conv: nn.Conv2d, parameters: int) -> nn.Module:
+        outputs, columns = conv.weight.flatten(1).shape
+        return LowRankConv2d(conv, max(1, parameters // (outputs + columns)))
+
+    return _replace(model, make, size)
+
+
+def factorized(model: nn.Module, kind: str, **size: Any) -> nn.Module:
+    """The same with tltorch's factorized convolutions, from random factors.
+
+    Args:
+        model: Which changes.
+        kind: "cp" or "tucker".
+        size: What `phnn.convert` takes.
+    """
+    import tltorch  # pip install tensorly-torch
+
+    def make(conv: nn.Conv2d, parameters: int) -> nn.Module:
+        layer: nn.Module = tltorch.FactorizedConv.from_conv(
+            conv,
+            rank=parameters / conv.weight.numel(),
+            factorization=kind,
+            implementation="factorized",
+            decompose_weights=False,
+        )
+        return layer
+
+    return _replace(model, make, size)
+
+
+def _replace(
+    model: nn.Module, make: Callable[[nn.Conv2d, int], nn.Module], size: dict[str, Any]
+) -> nn.Module:
     report = phnn.convert(model, **size).phnn_report
     assert isinstance(report, Report)
     for entry in report.changed:
         conv = model.get_submodule(entry.name)
         if isinstance(conv, nn.Conv2d):
-            outputs, columns = conv.weight.flatten(1).shape
-            rank = max(1, entry.parameters_after // (outputs + columns))
             parent, _, child = entry.name.rpartition(".")
-            setattr(model.get_submodule(parent), child, LowRankConv2d(conv, rank))
+            setattr(model.get_submodule(parent), child, make(conv, entry.parameters_after))
     return model

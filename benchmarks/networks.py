@@ -3,7 +3,8 @@
 The forms of a network take turns, so that their ratios hold on a busy machine, too: the real one;
 the real one with its batch norms fused and its channels last, the best that plain torch does for
 it; PH layers by the textbook construction, as this library assembles them, folded, accelerated,
-and of rank n; convolutions of low rank with as many parameters.
+and of rank n; convolutions of low rank with as many parameters, and those of tltorch where
+`pip install tensorly-torch` has been run.
 
     python benchmarks/networks.py [--only "vgg16*batch 16*"] [--compile] [--threads 2]
     python benchmarks/networks.py --markdown > results/networks.md
@@ -20,6 +21,7 @@ import csv
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from importlib.util import find_spec
 from inspect import signature
 from itertools import product
 from pathlib import Path
@@ -30,14 +32,15 @@ from torch import Tensor, nn
 
 import phnn
 from layers import TextbookConv2d
-from low_rank import low_rank
+from low_rank import factorized, low_rank
 from measure import peak_memory, provenance
 from phnn.models.registry import MODELS
 from phnn.surgery.contest import compete, inference_of, is_traceable, step_of
 
 DIMENSIONS = (2, 3, 4, 8)
 BATCHES = (1, 16)
-TRAINED = ("real", "textbook", "assembled", "rank n", "low rank")
+FACTORIZATIONS = {"CP, tltorch": "cp", "Tucker, tltorch": "tucker"}
+TRAINED = ("real", "textbook", "assembled", "rank n", "low rank", *FACTORIZATIONS)
 # name in the table, name of the network, options, shape of an input
 CASES: tuple[tuple[str, str, dict[str, Any], tuple[int, ...]], ...] = (
     ("resnet18", "resnet18", {}, (3, 32, 32)),
@@ -112,7 +115,10 @@ def forms(setting: Setting, x: Tensor, rounds: int) -> dict[str, nn.Module]:
     }
     if "rank" in signature(MODELS[setting.name]).parameters:
         models["rank n"] = setting.create(n=setting.n, rank=setting.n)
-    models["low rank"] = low_rank(copy.deepcopy(real), n=setting.n).eval()
+    models["low rank"] = low_rank(copy.deepcopy(real), n=setting.n, start="random").eval()
+    if find_spec("tltorch") is not None:
+        for name, kind in FACTORIZATIONS.items():
+            models[name] = factorized(copy.deepcopy(real), kind, n=setting.n, start="random").eval()
     return models
 
 

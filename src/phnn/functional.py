@@ -96,17 +96,13 @@ def kronecker_sum(
     """
     if isinstance(A, Factored):
         A = A.tensor()
-    _check_blocks(A, F, groups)
-    return _outside_autocast(_kronecker_sum, A, F, groups, transposed)
-
-
-def _check_blocks(A: Tensor, F: Tensor, groups: int) -> None:
     terms = A.shape[0]
     if F.shape[0] % (groups * terms):
         raise ValueError(
             f"the first axis of F holds groups · terms = {groups} · {terms} equal blocks, "
             f"got F of shape {tuple(F.shape)}"
         )
+    return _outside_autocast(_kronecker_sum, A, F, groups, transposed)
 
 
 def _kronecker_sum(A: Tensor, F: Tensor, groups: int, transposed: bool) -> Tensor:
@@ -146,7 +142,7 @@ def _mix(input: Tensor, matrix: Tensor, groups: int, dims: int) -> Tensor:
     axis = input.dim() - dims - 1
     space = input.shape[axis + 1 :]
     components = input.unflatten(axis, (groups, matrix.shape[1], -1))
-    if input.stride(axis) == 1:  # channels_last, which remains so
+    if _is_last(input, dims):  # it remains so
         components = components.movedim((axis, axis + 1, axis + 2), (-3, -2, -1))
         mixed = torch.einsum("rb,...bc->...rc", matrix, components).flatten(-3)
         return mixed.movedim(-1, axis)
@@ -169,8 +165,12 @@ def _convolve(
 ) -> Tensor:
     """One of torch's convolutions, with the assembled weight or with R products."""
     if not isinstance(A, Factored):
-        if not transposed and _is_small(_places(input, F.dim() - 2, options["stride"]), A, F):
-            return _filter_first(function, input, A, F, bias, groups, options)
+        dims = F.dim() - 2
+        if not transposed and input.dim() - dims in (1, 2):
+            places = _count_places(input, dims, options["stride"])
+            may = _may_filter_first(input, A, F, bias, input.shape[-dims - 1], groups)
+            if may and _is_small(places, A, F):
+                return _filter_first(function, input, A, F, bias, groups, options)
         H = kronecker_sum(A, F, groups, transposed)
         return function(input, H, bias, groups=groups, **options)
     V, W, U = A
@@ -195,7 +195,6 @@ def _filter_first(
     options: dict[str, Any],
 ) -> Tensor:
     """One of torch's convolutions, of each component with all filters; then the algebra."""
-    _check_blocks(A, F, groups)
     terms, n, _ = A.shape
     dims = F.dim() - 2
     axis = input.dim() - dims - 1
@@ -203,50 +202,85 @@ def _filter_first(
     components = components.flatten(axis + 1, axis + 2).flatten(0, axis)
     filtered = function(components, F, None, groups=groups, **options)
     space = filtered.shape[2:]
-    filtered = filtered.view(-1, n, groups, terms, F.shape[0] // (groups * terms) * space.numel())
-    blocks = filtered.transpose(1, 2).flatten(0, 1).flatten(1, 2)
-    rules = A.permute(1, 2, 0).flatten(1)  # (outputs, inputs · terms)
-    output = torch.bmm(rules.expand(blocks.shape[0], -1, -1), blocks)
+    blocks = filtered.reshape(-1, n, groups, terms, F.shape[0] // (groups * terms) * space.numel())
+    output = _apply_algebra(A, blocks.transpose(1, 2).flatten(0, 1).flatten(1, 2))
     output = output.view(*input.shape[:axis], F.shape[0] // terms * n, *space)
     if bias is not None:
         output = output + bias.view(-1, *(1,) * dims)
-    if input.stride(axis) == 1 and axis:  # channels_last, which remains so
-        output = output.movedim(axis, -1).contiguous().movedim(-1, axis)
+    if axis and (_is_last(input, dims) or _is_last(filtered, dims)):
+        output = output.movedim(1, -1).contiguous().movedim(-1, 1)
     return output
+
+
+def _apply_algebra(A: Tensor, filtered: Tensor) -> Tensor:
+    """Output components, (batch, n, size), from filtered ones, (batch, n · terms, size)."""
+    rules = A.permute(1, 2, 0).flatten(1)
+    return torch.bmm(rules.expand(filtered.shape[0], -1, -1), filtered)
+
+
+def _is_last(input: Tensor, dims: int) -> bool:
+    """Whether the channels are last in memory; images and volumes have such a format."""
+    axis = input.dim() - dims - 1
+    return dims > 1 and input.stride(axis) == 1 < input.stride(-1)
+
+
+def _may_filter_first(
+    input: Tensor, A: Tensor, F: Tensor, bias: Tensor | None, channels: int, groups: int = 1
+) -> bool:
+    """Whether filters may come before the algebra.
+
+    A graph that is compiled, traced or exported has the assembled weight, whatever the size of its
+    example; low precision, too, where the weight is rounded once, and a sum of filtered components
+    once for each. What torch would refuse is assembled, and refused by torch.
+    """
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
+        return False
+    device, dtype = F.device.type, F.dtype
+    if device != "meta" and torch.is_autocast_enabled(device):
+        return False
+    if not (dtype.is_floating_point or dtype.is_complex) or dtype.itemsize < 4:
+        return False
+    terms, n, columns = A.shape
+    if n != columns or F.shape[0] % (groups * terms) or channels != groups * n * F.shape[1]:
+        return False
+    if bias is not None and (bias.shape != (F.shape[0] // terms * n,) or bias.dtype != dtype):
+        return False
+    return dtype == A.dtype == input.dtype
 
 
 def _is_small(places: int, A: Tensor, F: Tensor) -> bool:
     """Whether all filtered components, F_i * x_b, have fewer numbers than the weight.
 
-    Both ways take the same multiplications, and the larger of the two is what they spend memory and
-    time on. A graph that is compiled or exported has the assembled weight, whatever the size of its
-    example; low precision, too, where the weight is rounded once, and a sum of filtered components
-    once for each.
+    Both ways take the same multiplications, filtering first even fewer with few terms, and more
+    with more than n; the larger of the two is what they spend memory and time on.
+
+    Args:
+        places: About how many the output has, in all samples.
+        A: The algebra.
+        F: The filters.
     """
-    device, terms, n = F.device.type, *A.shape[:2]
-    if torch.compiler.is_compiling() or torch.finfo(F.dtype).bits < 32:
-        return False
-    if device != "meta" and torch.is_autocast_enabled(device):
-        return False
-    return 0 < places * terms < n * F[0].numel()
+    terms, n, _ = A.shape
+    return terms <= n and 0 < places * terms < n * math.prod(F.shape[1:])
 
 
-def _places(input: Tensor, dims: int, stride: Size) -> int:
+def _count_places(input: Tensor, dims: int, stride: Size) -> int:
     """About how many places the output of a convolution has, in all samples."""
-    steps = stride**dims if isinstance(stride, int) else math.prod(stride)
-    samples = 1 if input.dim() == dims + 1 else input.shape[0]
-    return samples * math.prod(input.shape[-dims:]) // steps
+    steps = (stride,) * dims if isinstance(stride, int) else stride
+    space = input.shape[input.dim() - dims :]
+    samples = input.shape[0] if input.dim() == dims + 2 else 1
+    return samples * math.prod(-(-size // step) for size, step in zip(space, steps, strict=False))
 
 
 def linear(input: Tensor, A: Tensor | Factored, F: Tensor, bias: Tensor | None = None) -> Tensor:
     """A fully connected PH layer; see `torch.nn.functional.linear`."""
     if not isinstance(A, Factored):
-        if not _is_small(math.prod(input.shape[:-1]), A, F):
+        places = math.prod(input.shape[:-1])
+        if not (_may_filter_first(input, A, F, bias, input.shape[-1]) and _is_small(places, A, F)):
             return nn.functional.linear(input, kronecker_sum(A, F), bias)
-        _check_blocks(A, F, 1)
         terms, n, _ = A.shape
-        filtered = nn.functional.linear(input.unflatten(-1, (n, -1)), F).unflatten(-1, (terms, -1))
-        output = torch.einsum("iab,...bio->...ao", A, filtered).flatten(-2)
+        filtered = nn.functional.linear(input.unflatten(-1, (n, -1)), F)
+        output = _apply_algebra(A, filtered.reshape(places, n * terms, -1))
+        output = output.view(*input.shape[:-1], -1)
         return output if bias is None else output + bias
     V, W, U = A
     n, rank = V.shape

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from phnn.surgery.calls import LAST, leaves, record_calls, split_arguments
+from phnn.surgery.calls import leaves, record_calls, split_arguments
 from phnn.surgery.folding import fold_layers, fuse_batch_norms, trace
 from phnn.surgery.places import Place, check_plan, find_factors, find_places, put_last
 from phnn.surgery.plans import read_plan
@@ -138,14 +138,12 @@ def _assemble(
             layers[place.name] = place.build(way)
     fast = replace_modules(model, slots, layers, inplace=False)
     fused = [] if graph is None else fuse_batch_norms(fast, graph)
-    formats = {}
     for place in places:
         way = trial.ways[place.name]
-        if place.layer.F.dim() in LAST:
-            formats[place.name] = way.channels_last
         if way.is_folded and way.channels_last:
             put_last(layers[place.name])
-    if formats and all(formats.values()):  # then the layers that are no PH layers, too
+    formats = [trial.ways[place.name].channels_last for place in places if place.has_format]
+    if formats and all(formats):  # then the convolutions that are no PH layers, too
         made = {module for layer in layers.values() for module in layer.modules()}
         put_last(fast, besides=made)
     return fast, len(fused)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,11 @@ class Call:
     device: torch.device
     is_last: bool
     is_alone: bool
+
+    @property
+    def has_format(self) -> bool:
+        """Whether channels first and channels last differ: not for one channel or one place."""
+        return len(self.shape) in LAST and self.shape[1] > 1 and math.prod(self.shape[2:]) > 1
 
     def draw(self) -> Tensor:
         """A random input of this kind."""

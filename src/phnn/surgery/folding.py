@@ -74,9 +74,13 @@ def fold_layers(model: nn.Module, slots: Iterable[Slot]) -> dict[str, nn.Module]
 
 
 def serves_attention(model: nn.Module, slot: Slot) -> bool:
-    """Whether torch's attention reads the weight itself, and needs it not to be quantized."""
+    """Whether torch's attention reads the weight itself, and needs it not to be quantized.
+
+    An encoder layer does so, too, with those of its feed-forward part.
+    """
+    readers = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
     parents = (model.get_submodule(name.rpartition(".")[0]) for name in slot.names)
-    return any(isinstance(parent, nn.MultiheadAttention) for parent in parents)
+    return any(isinstance(parent, readers) for parent in parents)
 
 
 def _entry(slot: Slot, dense: nn.Module) -> Entry:

@@ -1,19 +1,18 @@
-r"""PH layers in few multiplications, as torch's own modules.
+r"""PH layers as torch's own modules, most of them in few multiplications.
 
 With the decomposition :math:`A[i, a, b] = \sum_r U[i, r] \, W[a, r] \, V[b, r]` a layer is
 
 .. math:: y_a = \sum_r W[a, r] \cdot \Bigl( \bigl(\textstyle\sum_i U[i, r] F_i\bigr) *
     \bigl(\textstyle\sum_b V[b, r] x_b\bigr) \Bigr) + \mathrm{bias}_a
 
-A layout says how the R products lie in memory. Each is written here as a module and traced by
-`torch.fx`; what comes out, a `torch.fx.GraphModule`, needs nothing of this library to be unpickled,
-exported or compiled. The mixing is a batched matrix product and not a convolution with kernels of
-one place, which takes up to thirty times as long with so few channels.
+A layout says how the R products lie in memory, or that there are none. Each is written here as a
+module and traced by `torch.fx`; what comes out, a `torch.fx.GraphModule`, needs nothing of this
+library to be unpickled, exported or compiled. The mixing is a batched matrix product and not a
+convolution with kernels of one place, which takes up to thirty times as long with so few channels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,8 +21,7 @@ from torch import Tensor, fx, nn
 from phnn.decompose.factors import Factors
 from phnn.nn import PHLayer, PHLinear
 
-# Numbers of 32 bits in a vector of the processor.
-VECTOR = 16 if "AVX512" in torch.backends.cpu.get_cpu_capability() else 8
+VECTOR = 8  # channels that torch's kernels take at a time, in float32 on most processors
 
 
 class _Layout(nn.Module):
@@ -34,6 +32,7 @@ class _Layout(nn.Module):
         is_last: Whether input and output have the channels last in memory.
     """
 
+    kind = "Bilinear"  # in the name of the module that is made
     bias: Tensor | None
 
     def __init__(self, layer: PHLayer, is_last: bool) -> None:
@@ -56,13 +55,14 @@ class Components(_Layout):
 
     .. math:: y_a = \sum_{i, b} A[i, a, b] \cdot (F_i * x_b) + \mathrm{bias}_a
 
-    This saves no multiplications, but reads the filters alone, 1/n of the folded weight, and where
-    places are few it is the weights that take the time.
+    With as many terms as n this saves no multiplications, but it reads the filters alone, 1/n of
+    the folded weight, and where places are few it is the weights that take the time.
     """
 
-    def __init__(self, layer: PHLayer, factors: Factors | None, is_last: bool) -> None:
+    kind = "Components"
+
+    def __init__(self, layer: PHLayer, is_last: bool) -> None:
         super().__init__(layer, is_last)
-        del factors  # the algebra is used as it is
         self.terms = layer.terms
         arguments = {name: getattr(layer, name) for name in layer.dense_args}
         inputs, outputs = layer.dense_args[:2]
@@ -232,8 +232,7 @@ class Rows(_Pointwise):
         return self.add_bias(y if self.is_last else y.contiguous())
 
 
-LAYOUTS: dict[str, Callable[..., _Layout]] = {
-    "components": Components,
+PRODUCTS: dict[str, type[_Bilinear]] = {
     "grouped": Grouped,
     "grouped_last": GroupedLast,
     "padded": Padded,
@@ -251,19 +250,21 @@ def layouts_for(layer: PHLayer, is_last: bool = False) -> tuple[str, ...]:
         layer: The layer to compute.
         is_last: Whether its input has the channels last in memory.
     """
-    products = _products_for(layer, is_last)
-    return products if layer.transposed else ("components", *products)
-
-
-def _products_for(layer: PHLayer, is_last: bool) -> tuple[str, ...]:
     if isinstance(layer, PHLinear):
-        return ("rows",)
+        return ("components", "rows")
     if _is_pointwise(layer):
-        return ("rows",) if is_last else ("samples", "columns", "rows")
-    names: tuple[str, ...] = ("grouped_last",) if is_last else ("grouped", "grouped_last")
-    if any(channels % VECTOR for channels in _sizes(layer)):
-        names += tuple(name.replace("grouped", "padded") for name in names)
-    return tuple(name for name in names if "last" not in name) if layer.F.dim() == 3 else names
+        return ("components", "rows") if is_last else ("components", "samples", "columns", "rows")
+    names: tuple[str, ...] = ("grouped", "padded", "grouped_last", "padded_last")
+    if is_last:
+        names = names[2:]
+    elif layer.F.dim() == 3:
+        names = names[:2]
+    return names if layer.transposed else ("components", *names)
+
+
+def has_whole_vectors(layer: PHLayer) -> bool:
+    """Whether "padded" layouts would add nothing to a layer."""
+    return all(size % VECTOR == 0 for size in _sizes(layer))
 
 
 def build(layer: PHLayer, factors: Factors | None, layout: str, is_last: bool = False) -> nn.Module:
@@ -275,9 +276,12 @@ def build(layer: PHLayer, factors: Factors | None, layout: str, is_last: bool = 
         layout: One of `layouts_for(layer)`.
         is_last: Whether its input has the channels last in memory; the output will be like it.
     """
-    written = LAYOUTS[layout](layer, factors, is_last)
-    kind = "Components" if layout == "components" else "Bilinear"
-    name = type(layer).__name__.replace("PH", kind)
+    if layout == "components":
+        written: _Layout = Components(layer, is_last)
+    else:
+        assert factors is not None
+        written = PRODUCTS[layout](layer, factors, is_last)
+    name = type(layer).__name__.replace("PH", written.kind)
     graph = fx.Tracer().trace(written)
     for node in graph.nodes:
         node.type = None  # annotations that are text cannot be pickled
@@ -318,10 +322,8 @@ def _grouped(layer: PHLayer, factors: Factors, multiple: int) -> Any:
     """The convolution of the mixed filters with the mixed input, both filled up with zeros."""
     blocks = layer.groups * factors.rank
     filters = _filters(layer, factors).unflatten(0, (blocks, -1))
-    sizes = (filters.shape[1], filters.shape[2])
-    zeros = [0, 0] * (layer.F.dim() - 2) + [
-        n for size in sizes[::-1] for n in (0, -size % multiple)
-    ]
+    rows, columns = filters.shape[1:3]
+    zeros = [0, 0] * (layer.F.dim() - 2) + [0, -columns % multiple, 0, -rows % multiple]
     filters = nn.functional.pad(filters, zeros).flatten(0, 1)
     arguments = {name: getattr(layer, name) for name in layer.dense_args}
     for name, channels in zip(("in_channels", "out_channels"), _sizes(layer), strict=True):

@@ -31,7 +31,7 @@ class Place:
         norm: The batch norm that fuses with a plain layer here.
         hindrance: Why it can only be folded; empty when it need not.
         factors: U, V and W of its algebra, once they are known.
-        declined: Why it has no factors that are of use; empty while it may.
+        declined: Why it has no factors, or none that are of use; empty while it may.
     """
 
     slot: Slot
@@ -46,6 +46,11 @@ class Place:
     def name(self) -> str:
         """Its first name in the model."""
         return self.slot.name
+
+    @property
+    def has_format(self) -> bool:
+        """Whether it can have the channels of its inputs last in memory."""
+        return self.layer.F.dim() in LAST and any(call.has_format for call in self.calls)
 
     @property
     def layer(self) -> PHLayer:
@@ -140,9 +145,10 @@ def find_factors(places: list[Place], ranks: Mapping[str, int | None], seconds: 
             else:
                 place.factors = Factors(found.U, found.V, found.W)
     for place in places:
-        rank, n = 0 if place.factors is None else place.factors.rank, place.layer.n
-        if rank >= n * n:
-            place.declined = f"rank {rank} is no fewer than n² = {n * n} products"
+        if place.factors is not None and place.factors.rank >= place.layer.n**2:
+            place.declined = (
+                f"rank {place.factors.rank} is no fewer than n² = {place.layer.n**2} products"
+            )
 
 
 def check_plan(places: list[Place], ways: Mapping[str, Way]) -> None:
@@ -153,7 +159,9 @@ def check_plan(places: list[Place], ways: Mapping[str, Way]) -> None:
             raise ValueError(f"the plan has channels last for {name!r}, which has no such format")
         if way.is_folded:
             continue
-        reason = place.hindrance or (place.declined if way.rank is not None else "")
+        reason = place.hindrance
+        if way.rank is not None and place.factors is None:
+            reason = reason or place.declined
         if reason:
             raise ValueError(f"the plan has {way.layout!r} for {name!r}, which fails: {reason}")
         possible = layouts.layouts_for(place.layer, way.channels_last)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-ONE_LAYER = ("folded", "components")  # and no products
+WITHOUT_PRODUCTS = ("folded", "components")
 
 
 @dataclass(frozen=True)
@@ -49,11 +49,11 @@ class Way:
         if isinstance(fields, Mapping):
             rest = dict(fields)
             choice, last = rest.pop("choice", None), rest.pop("channels_last", False)
-            if choice in ONE_LAYER and not rest and isinstance(last, bool):
+            if choice in WITHOUT_PRODUCTS and not rest and isinstance(last, bool):
                 return cls(choice, channels_last=last)
             layout, rank = rest.pop("layout", None), rest.pop("rank", None)
-            known = isinstance(layout, str) and type(rank) is int and isinstance(last, bool)
-            known = known and layout not in ONE_LAYER
+            known = isinstance(layout, str) and layout not in WITHOUT_PRODUCTS
+            known = known and type(rank) is int and isinstance(last, bool)
             if choice == "bilinear" and known and not rest:
                 return cls(layout, rank, last)
         raise ValueError(

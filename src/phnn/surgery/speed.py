@@ -33,7 +33,7 @@ class LayerSpeed:
         multiplications: What the chosen way needs.
         seconds: Time of each way that was tried, with the batch norm where it cannot be fused.
         error: Largest difference from the plain layer's output, relative to its largest value.
-        note: Why it was folded untried, or what else there is to know.
+        note: Why some ways were not tried, or what else there is to know.
     """
 
     name: str

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from phnn.nn import PHLayer
 from phnn.surgery import layouts
 from phnn.surgery.calls import LAST, Call, put_channels_last, record_calls
 from phnn.surgery.places import Place
@@ -43,8 +42,8 @@ def try_formats(
     """The fastest ways for the layers of a model, by what is known of each alone.
 
     Returns:
-        The fastest with the example as it is, with channels last, and, for each layer, with the
-        better of both; then all folded.
+        The fastest with the example as it is, with channels last, and, for each layer that was
+        timed, with the better of both; then all folded.
     """
     calls = {place.name: place.calls for place in places}
     trials = [_choose(places, calls, rounds, progress)]
@@ -53,7 +52,9 @@ def try_formats(
     _, others = record_calls(model, slots, tuple(map(put_channels_last, args)), last)
     if others != calls:
         trials.append(_choose(places, others, rounds, progress))
-        trials.append(_merge(*trials))
+        merged = _merge(*trials)
+        if merged.ways not in [trial.ways for trial in trials]:
+            trials.append(merged)
     return [*trials, trials[0].folded()]
 
 
@@ -101,18 +102,23 @@ def _ways(place: Place, calls: Counter[Call]) -> list[Way]:
     rank = None if place.factors is None or place.declined else place.factors.rank
     for layout in layouts.layouts_for(layer, last):
         if layout == "components":
-            if all(_filtered_numbers(layer, call) <= 2 * layer.weight.numel() for call in calls):
+            if all(_is_small(place, call) for call in calls):
                 ways.append(Way(layout, channels_last=last))
-        elif rank is not None:
+        elif rank is not None and not ("padded" in layout and layouts.has_whole_vectors(layer)):
             ways.append(Way(layout, rank, last))
     return ways
 
 
-def _filtered_numbers(layer: PHLayer, call: Call) -> int:
-    """About how many numbers the components have when all filters are applied to each."""
+def _is_small(place: Place, call: Call) -> bool:
+    """Whether all filtered components are at most about twice as large as the folded weight.
+
+    Layers in training filter first where they are smaller; here it is timed, so the border is wide.
+    """
+    layer = place.layer
     inputs, outputs = (getattr(layer, name) for name in layer.dense_args[:2])
     places = math.prod(call.shape) // inputs // math.prod(getattr(layer, "stride", ()))
-    return int(places * outputs * layer.terms)
+    weight = place.folded.get_parameter("weight")
+    return bool(places * outputs * layer.terms <= 2 * weight.numel())
 
 
 def _kind(place: Place, calls: Counter[Call]) -> object:

@@ -209,6 +209,45 @@ def test_assembly_stays_in_float32_under_autocast():
     assert torch.equal(H, expected)
 
 
+def factored(n, rank, terms):
+    V, W = torch.randn(n, rank).double(), torch.randn(n, rank).double()
+    return functional.Factored(V, W, None if rank == terms else torch.randn(terms, rank).double())
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize(("dims", "batch", "is_last"), [(1, 2, 0), (2, 0, 0), (2, 2, 0), (2, 2, 1)])
+def test_products_are_filled_up_to_whole_vectors(
+    assemblies, dims, batch, is_last, groups, transposed
+):
+    A, inputs, outputs = factored(4, 5, terms=4), 17, 25
+    rows, columns = (inputs, outputs) if transposed else (outputs, inputs)
+    F = torch.randn(groups * 4 * rows, columns, *[3] * dims).double().requires_grad_()
+    x = torch.randn(*[batch] * (batch > 0), groups * 4 * inputs, *[6] * dims).double()
+    x = x.contiguous(memory_format=torch.channels_last) if is_last else x
+    name = "conv_transpose" if transposed else "conv"
+    y = getattr(functional, f"{name}{dims}d")(x, A, F, stride=2, groups=groups)
+    assert not assemblies
+    H = functional.kronecker_sum(A, F, groups, transposed)
+    expected = getattr(nn.functional, f"{name}{dims}d")(x, H, stride=2, groups=groups)
+    assert_close(y, expected, tolerance=1e-12)
+    assert y.stride() == expected.stride()
+    weights = torch.randn_like(y)
+    (ours,), (theirs,) = (torch.autograd.grad(result, F, weights) for result in (y, expected))
+    assert_close(ours, theirs, tolerance=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("rank", "channels", "is_assembled"),
+    [(4, 6, True), (4, 8, False), (7, 8, True), (7, 12, True), (7, 15, False), (8, 24, False)],
+)
+def test_narrow_products_are_assembled(assemblies, rank, channels, is_assembled):
+    A = factored(4, rank, terms=4)
+    x = torch.randn(8, 4 * channels, 9, 9).double()
+    functional.conv2d(x, A, torch.randn(4 * channels, channels, 3, 3).double())
+    assert bool(assemblies) == is_assembled
+
+
 @pytest.mark.parametrize("terms", [4, 7])
 def test_factored_algebras_compute_what_their_tensor_does(terms):
     V, W = torch.randn(2, 4, 7).double()

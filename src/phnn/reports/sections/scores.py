@@ -47,7 +47,7 @@ def draw_scores(results: Results) -> Iterator[Picture]:
         lines = [line for line in results.lines if line.family == family]
         caption = f"{family}: parameters, and the size of the saved network."
         yield Picture(f"sizes-{family}", draw_sizes(lines, family), caption)
-        if results.task == SOUND and len(known) > 1:
+        if results.task == SOUND and sum(line.family == family for line in known) > 1:
             yield Picture(
                 f"radar-{family}",
                 draw_radar(lines, family),

@@ -164,32 +164,44 @@ def _convolve(
     options: dict[str, Any],
     transposed: bool = False,
 ) -> Tensor:
-    """One of torch's convolutions, with the assembled weight or with R products."""
-    dims = F.dim() - 2
-    if isinstance(A, Factored) and not _pays(A, F, groups):
+    """One of torch's convolutions, in the way that takes the least time."""
+    if isinstance(A, Factored):
+        if _pays(A, F, groups):
+            return _mix_and_multiply(function, input, A, F, bias, groups, options, transposed)
         A = A.tensor()
-    if not isinstance(A, Factored):
-        if not transposed and input.dim() - dims in (1, 2):
-            may = _may_filter_first(input, A, F, bias, input.shape[-dims - 1], groups)
-            if may and _is_small(_count_places(input, dims, options["stride"]), A, F):
-                return _filter_first(function, input, A, F, bias, groups, options)
-        H = kronecker_sum(A, F, groups, transposed)
-        return function(input, H, bias, groups=groups, **options)
+    dims = F.dim() - 2
+    if not transposed and input.dim() - dims in (1, 2):
+        may = _may_filter_first(input, A, F, bias, input.shape[-dims - 1], groups)
+        if may and _is_small(_count_places(input, dims, options["stride"]), A, F):
+            return _filter_first(function, input, A, F, bias, groups, options)
+    H = kronecker_sum(A, F, groups, transposed)
+    return function(input, H, bias, groups=groups, **options)
+
+
+def _mix_and_multiply(
+    function: Callable[..., Tensor],
+    input: Tensor,
+    A: Factored,
+    F: Tensor,
+    bias: Tensor | None,
+    groups: int,
+    options: dict[str, Any],
+    transposed: bool,
+) -> Tensor:
+    """One of torch's convolutions, of R mixtures of the components with R of the filters."""
     V, W, U = A
     n, rank = V.shape
+    dims = F.dim() - 2
     filters = _outside_autocast(_mix_filters, F, U, groups).unflatten(0, (groups * rank, -1))
-    # whole vectors of channels: zeros that the output loses again
     rows, columns = filters.shape[1:3]
-    zeros = [0, 0] * dims + [0, -columns % VECTOR, 0, -rows % VECTOR]
-    filters = (
-        nn.functional.pad(filters, zeros).flatten(0, 1) if any(zeros) else filters.flatten(0, 1)
-    )
+    if rows % VECTOR or columns % VECTOR:  # filled up with zeros, which the output loses again
+        zeros = [0, 0] * dims + [0, -columns % VECTOR, 0, -rows % VECTOR]
+        filters = nn.functional.pad(filters, zeros)
     inputs, outputs = (rows, columns) if transposed else (columns, rows)
     # what depends on the input runs as the convolution does, under autocast in low precision
     parts = _resize(input, groups * n, inputs + -inputs % VECTOR, dims)
-    products = function(
-        _mix(parts, V.mT, groups, dims), filters, None, groups=groups * rank, **options
-    )
+    mixed = _mix(parts, V.mT, groups, dims)
+    products = function(mixed, filters.flatten(0, 1), None, groups=groups * rank, **options)
     output = _resize(_mix(products, W, groups, dims), groups * n, outputs, dims)
     if bias is None:
         return output

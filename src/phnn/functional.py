@@ -194,12 +194,13 @@ def _mix_and_multiply(
     dims = F.dim() - 2
     filters = _outside_autocast(_mix_filters, F, U, groups).unflatten(0, (groups * rank, -1))
     rows, columns = filters.shape[1:3]
-    if rows % VECTOR or columns % VECTOR:  # filled up with zeros, which the output loses again
-        zeros = [0, 0] * dims + [0, -columns % VECTOR, 0, -rows % VECTOR]
+    vector = _vector(F)
+    if rows % vector or columns % vector:  # filled up with zeros, which the output loses again
+        zeros = [0, 0] * dims + [0, -columns % vector, 0, -rows % vector]
         filters = nn.functional.pad(filters, zeros)
     inputs, outputs = (rows, columns) if transposed else (columns, rows)
     # what depends on the input runs as the convolution does, under autocast in low precision
-    parts = _resize(input, groups * n, inputs + -inputs % VECTOR, dims)
+    parts = _resize(input, groups * n, inputs + -inputs % vector, dims)
     mixed = _mix(parts, V.mT, groups, dims)
     products = function(mixed, filters.flatten(0, 1), None, groups=groups * rank, **options)
     output = _resize(_mix(products, W, groups, dims), groups * n, outputs, dims)
@@ -217,9 +218,15 @@ def _pays(A: Factored, F: Tensor, groups: int) -> bool:
     n, rank = A.V.shape
     terms = rank if A.U is None else A.U.shape[0]
     sizes = F.shape[0] // (groups * terms), F.shape[1]
-    filled = [size + -size % VECTOR for size in sizes]
-    speed = {VECTOR: 1 / 3, 2 * VECTOR: 1 / 2}.get(min(filled), 1.0)
+    vector = _vector(F)
+    filled = [size + -size % vector for size in sizes]
+    speed = {VECTOR: 1 / 3, 2 * VECTOR: 1 / 2}.get(min(filled), 1.0) if vector > 1 else 1.0
     return rank * math.prod(filled) < speed * n * n * math.prod(sizes)
+
+
+def _vector(F: Tensor) -> int:
+    """Of how many channels a multiple is filled up to; not worth it for kernels of one place."""
+    return VECTOR if math.prod(F.shape[2:]) > 1 else 1
 
 
 def _resize(input: Tensor, parts: int, size: int, dims: int) -> Tensor:

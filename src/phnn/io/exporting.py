@@ -177,7 +177,7 @@ def _trace(model: nn.Module, inputs: tuple[Tensor, ...], shapes: Shapes) -> Expo
 
 def _write(program: ExportedProgram, file: Path) -> Run:
     """Writes a program of torch, and returns what it computes when it is loaded again."""
-    program.example_inputs = None  # the file holds nobody's data
+    program._example_inputs = None  # nobody's data in the file; before torch 2.7 only so
     torch.export.save(program, file)
     loaded = torch.export.load(file).module()
     return lambda inputs: leaves(loaded(*inputs))

@@ -181,7 +181,8 @@ class _Pointwise(_Bilinear):
         """The places that the stride leaves."""
         if all(step == 1 for step in self.stride):
             return x
-        return x[(slice(None), slice(None), *(slice(None, None, step) for step in self.stride))]
+        steps: list[Any] = [slice(None, None, step) for step in self.stride]
+        return x[(..., *steps)]
 
 
 class Samples(_Pointwise):

@@ -14,7 +14,7 @@ WINDOW = 512  # samples
 BINS = WINDOW // 2  # without that of frequency zero
 HOP = 400  # samples: 12.5 ms at 32 kHz
 CAPSULES = 4  # channels of a first-order Ambisonics microphone
-BLOCK = 1200  # frames at a time on a CPU: what is between the steps stays in its cache
+BLOCK = 600  # frames at a time on a CPU: what is between the steps stays in its cache
 
 
 @torch.no_grad()
@@ -94,14 +94,14 @@ def _transform(wave: Tensor, hop: int, magnitudes: Tensor, phases: Tensor | None
     for start in range(0, frames, block):
         piece = slice(start, min(start + block, frames))
         spectrum = torch.view_as_real(torch.fft.rfft(_cut_frames(wave, hop, piece) * window))
-        # frames by bins until the last step, which also turns them around
+        # the first step that reads these views turns them around, the others run along rows
+        real, imaginary = spectrum[:, 1:].permute(2, 1, 0)
         if phases is not None:
-            real, imaginary = spectrum.movedim(-1, 0).contiguous()
-            angles = imaginary.atan2_(real.add_(0.0))  # the angle of -0 would be π
-            torch.div(angles.mT[1:], math.pi, out=phases[:, piece])
+            real_rows = real.contiguous().add_(0.0)  # the angle of -0 would be π
+            torch.atan2(imaginary.contiguous(), real_rows, out=phases[:, piece]).div_(math.pi)
         spectrum.square_()
-        power = spectrum[..., 0] + spectrum[..., 1]
-        torch.sqrt(power.mT[1:], out=magnitudes[:, piece])
+        torch.add(real, imaginary, out=magnitudes[:, piece])
+    magnitudes.sqrt_()
 
 
 def _cut_frames(wave: Tensor, hop: int, piece: slice) -> Tensor:

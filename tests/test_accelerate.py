@@ -7,7 +7,9 @@ import json
 import pickle
 import subprocess
 import sys
+from collections import OrderedDict
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
@@ -19,7 +21,9 @@ from phnn import PHConv1d, PHConv2d, PHConv3d, PHConvTranspose1d, PHConvTranspos
 from phnn.decompose import Declined, bilinear
 from phnn.decompose.factors import Factors
 from phnn.surgery import layouts, places, trials
-from phnn.surgery.plans import Way
+from phnn.surgery.plans import FOLDED as FOLDED_LAYOUTS
+from phnn.surgery.plans import WITHOUT_PRODUCTS, Way
+from phnn.surgery.tiles import toom_cook
 from phnn.surgery.timing import interleave
 
 needs_onnx = pytest.mark.skipif(
@@ -31,6 +35,9 @@ quaternion, complex_numbers = phnn.algebra.quaternion, phnn.algebra.complex
 
 LAYERS = {
     "conv": (PHConv2d(16, 32, 3, padding=1, n=4), (2, 16, 8, 7)),
+    "odd": (PHConv2d(8, 12, 3, padding=(2, 0), algebra=complex_numbers, bias=False), (3, 8, 5, 6)),
+    "same": (PHConv2d(8, 4, 3, padding="same", n=2, dtype=torch.float64), (1, 8, 2, 3)),
+    "valid": (PHConv2d(8, 4, 3, padding="valid", n=2), (1, 8, 4, 11)),
     "strided": (PHConv2d(16, 32, 3, stride=2, dilation=2, bias=False, n=4), (2, 16, 9, 9)),
     "grouped": (PHConv2d(16, 32, (3, 1), groups=2, n=4), (3, 16, 6, 5)),
     "circular": (PHConv2d(8, 8, 3, padding=1, padding_mode="circular", n=2), (2, 8, 5, 5)),
@@ -66,7 +73,8 @@ def make_factors(layer):
         found = bilinear(layer.A)
         return Factors(found.U, found.V, found.W)
     R = layer.terms + 1
-    found = Factors(torch.randn(layer.terms, R), torch.randn(layer.n, R), torch.randn(layer.n, R))
+    sizes = (layer.terms, layer.n, layer.n)
+    found = Factors(*(torch.randn(size, R, dtype=layer.A.dtype) for size in sizes))
     layer.A.data.copy_(found.tensor())
     return found
 
@@ -115,7 +123,7 @@ CASES = [(case, is_last) for case in LAYERS for is_last in (False, len(LAYERS[ca
 @torch.no_grad()
 def test_every_layout_computes_the_layer(case, is_last):
     layer, shape = LAYERS[case]
-    x = torch.randn(shape)
+    x = torch.randn(shape, dtype=layer.F.dtype)
     x = x.to(memory_format=torch.channels_last) if is_last else x
     factors = make_factors(layer)
     expected = layer(x)
@@ -130,7 +138,7 @@ def test_every_layout_computes_the_layer(case, is_last):
         assert close(module(longer), layer(longer)), layout
 
 
-@pytest.mark.parametrize("layout", ["components", *layouts.PRODUCTS])
+@pytest.mark.parametrize("layout", [*WITHOUT_PRODUCTS[1:], *layouts.PRODUCTS])
 def test_a_layout_is_made_of_torch_alone(layout):
     cases = (layer for layer, _ in LAYERS.values() if layout in layouts.layouts_for(layer))
     layer = next(cases)
@@ -171,6 +179,42 @@ def test_multiplications_are_those_of_the_rank(layout):
     mixing = 2 * R * channels * places
     assert multiplications(fast, x) == folded * R // n**2 + mixing
     assert mixing < 0.02 * folded
+
+
+@pytest.mark.parametrize("outputs", [2, 4])
+def test_tiles_have_the_fewest_products(outputs):
+    P, G, B = toom_cook(outputs)
+    slid = torch.zeros(outputs, 3, outputs + 2, dtype=torch.float64)  # y_j = Σ_k g_k x_{j+k}
+    for j, k in product(range(outputs), range(3)):
+        slid[j, k, j + k] = 1
+    assert P.shape[0] == outputs + 2
+    assert torch.allclose(torch.einsum("pj,pk,px->jkx", P, G, B), slid, rtol=0, atol=1e-14)
+    assert torch.equal(B, B.float().double())
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_multiplications_in_tiles(size):
+    n, R, channels, points = 4, 7, 512, (size + 2) ** 2
+    layer = PHConv2d(channels, channels, 3, padding=1, n=n, bias=False).eval()
+    factors = Factors(torch.randn(n, R), torch.randn(n, R), torch.randn(n, R))
+    x = torch.randn(2, channels, 8, 8)
+    plain = multiplications(layer.to_dense(), x)
+    for layout, share in ((f"tiles_{size}", R / n**2), (f"folded_tiles_{size}", 1)):
+        products = share * plain * points / (9 * size**2)
+        count = multiplications(layouts.build(layer, factors, layout), x)
+        assert products < count < 1.4 * products, layout
+
+
+@torch.no_grad()
+def test_tiles_round_about_as_plain_convolutions_do():
+    layer = PHConv2d(128, 128, 3, padding=1, n=4, bias=False).eval()
+    x = torch.randn(4, 128, 16, 16)
+    exact = layer.double()(x.double())
+    layer.float()
+    plain = (layer.to_dense()(x) - exact).square().mean()
+    for layout in FOLDED_LAYOUTS[1:]:
+        error = (layouts.build(layer, None, layout)(x) - exact).square().mean()
+        assert error.sqrt() < 4 * plain.sqrt(), layout
 
 
 # --- models ---------------------------------------------------------------------------------------
@@ -618,6 +662,41 @@ def test_components_are_tried_where_places_are_few(monkeypatch):
     assert "components" not in fast.phnn_report.entries[0].seconds
 
 
+@pytest.mark.parametrize(("size", "layout"), [(2, "2"), (3, "2"), (3, "4"), (9, "4")])
+def test_tiles_are_tried_where_they_fit(monkeypatch, size, layout):
+    pretend(monkeypatch, {f"folded_tiles_{layout}": 0.5, "0": 0.5})
+    model = nn.Sequential(
+        PHConv2d(8, 8, 3, padding=1, bias=False, algebra=complex_numbers), nn.BatchNorm2d(8)
+    )
+    model(torch.randn(4, 8, size, size))
+    x = torch.randn(2, 8, size, size)
+    fast = phnn.accelerate(model.eval(), x)
+    assert fast.phnn_report.plan == {"0": {"choice": f"folded_tiles_{layout}"}}
+    assert fast.phnn_report.fused == 1
+    assert type(fast[0]).__name__ == "TilesConv2d"
+    assert type(fast[1]) is nn.Identity
+    assert "0 of 1 layers bilinear, 1 in tiles" in str(fast.phnn_report)
+    assert close(fast(x), model(x))
+    again = phnn.accelerate(model, x, plan=fast.phnn_report.plan)
+    assert torch.equal(again(x), fast(x))
+    without = phnn.accelerate(model, x, tiles=False)
+    assert not any("tiles" in way for way in without.phnn_report.entries[0].seconds)
+
+
+@torch.no_grad()
+def test_layers_in_tiles_are_shared_and_may_be_the_model():
+    layer = PHConv2d(8, 8, 3, padding=1, n=1).eval()
+    x = torch.randn(2, 8, 6, 6)
+    alone = phnn.accelerate(layer, x, plan={"": {"choice": "folded_tiles_4"}})
+    assert close(alone(x), layer(x))
+    twice = nn.Sequential(layer, nn.ReLU(), layer).eval()
+    plan = {"0": {"choice": "folded_tiles_4", "channels_last": True}}
+    fast = phnn.accelerate(twice, x, plan=plan)
+    assert fast[0] is fast[2]
+    assert fast[0](x).is_contiguous(memory_format=torch.channels_last)
+    assert close(fast(x), twice(x))
+
+
 def test_equal_layers_are_timed_once(monkeypatch):
     timed = []
 
@@ -631,9 +710,10 @@ def test_equal_layers_are_timed_once(monkeypatch):
     ).eval()
     done = []
     phnn.accelerate(model, torch.randn(1, 8, 5, 5), progress=lambda *state: done.append(state))
+    tiles = ["tiles_4", "folded_tiles_4"]
     assert timed[:2] == [
-        ["folded", "components", "grouped", "padded", "grouped_last", "padded_last"],
-        ["folded", "components", "grouped_last", "padded_last"],
+        ["folded", "components", "grouped", "padded", "grouped_last", "padded_last", *tiles],
+        ["folded", "components", "grouped_last", "padded_last", *tiles],
     ]
     assert len(timed) == 3  # one layer in two formats, and the models
     assert done == 2 * [(1, 3), (2, 3), (3, 3)]
@@ -738,22 +818,23 @@ def test_lost_hooks_are_told():
 @pytest.fixture(scope="module")
 def fast():
     """A network whose layers are computed in one layout each, and a linear one in two."""
-    wide = {"kernel_size": 3, "padding": 1, "groups": 2}
-    model = nn.Sequential(
-        *(PHConv2d(8, 8, **wide, algebra=complex_numbers) for _ in range(5)),
-        PHConv2d(8, 8, 1, algebra=complex_numbers),
-        PHConv2d(8, 8, 1, stride=2, algebra=complex_numbers),
-        PHConv2d(8, 8, 1, algebra=complex_numbers),
-        nn.ReLU(),
-        nn.Flatten(),
-        PHLinear(32, 8, algebra=complex_numbers),
-        PHLinear(8, 8, algebra=complex_numbers),
-    ).eval()
-    x = torch.randn(2, 8, 4, 4)
-    components = {"choice": "components"}
-    plan = {str(i): bilinear_way(layout) for i, layout in enumerate(layouts.PRODUCTS, 1)}
-    plan |= {"0": components, "10": bilinear_way("rows"), "11": components}
-    return phnn.accelerate(model, x, plan=plan)
+    wide = {"kernel_size": 3, "padding": 1}
+    parts = OrderedDict()
+    for layout in (*WITHOUT_PRODUCTS, *layouts.PRODUCTS):
+        pointwise = layout in ("samples", "columns", "rows")
+        shape = {"kernel_size": 1} if pointwise else wide
+        if layout == "columns":
+            shape["stride"] = 2
+        elif not pointwise and "tiles" not in layout:
+            shape = {**wide, "groups": 2}
+        parts[layout] = PHConv2d(8, 8, **shape, algebra=complex_numbers)
+    parts |= {"relu": nn.ReLU(), "flatten": nn.Flatten()}
+    parts["linear"] = PHLinear(32, 8, algebra=complex_numbers)
+    parts["last"] = PHLinear(8, 8, algebra=complex_numbers)
+    plan = {layout: bilinear_way(layout) for layout in layouts.PRODUCTS}
+    plan |= {layout: {"choice": layout} for layout in WITHOUT_PRODUCTS}
+    plan |= {"linear": bilinear_way("rows"), "last": {"choice": "components"}}
+    return phnn.accelerate(nn.Sequential(parts).eval(), torch.randn(2, 8, 4, 4), plan=plan)
 
 
 IMAGES = torch.randn(3, 8, 4, 4)
@@ -787,7 +868,8 @@ def test_gradients_flow(fast):
     x = IMAGES.clone().requires_grad_()
     fast(x).square().sum().backward()
     assert x.grad.any()
-    assert all(parameter.grad is not None for parameter in fast.parameters())
+    fixed = {name for name, parameter in fast.named_parameters() if parameter.grad is None}
+    assert {name.rpartition(".")[2] for name in fixed} == {"cut", "join"}
     fast.zero_grad()
 
 

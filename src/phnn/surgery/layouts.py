@@ -13,13 +13,17 @@ convolution with kernels of one place, which takes up to thirty times as long wi
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
 from phnn.decompose.factors import Factors
-from phnn.nn import PHLayer, PHLinear
+from phnn.nn import PHConv2d, PHLayer, PHLinear
+from phnn.surgery.plans import FOLDED
+from phnn.surgery.tiles import TAPS, Tiles, mix
 
 VECTOR = 8  # channels that torch's kernels take at a time, in float32 on most processors
 
@@ -75,7 +79,7 @@ class Components(_Layout):
     def forward(self, x: Tensor) -> Tensor:  # noqa: D102
         if self.is_linear:
             z = self.filter(x.reshape(-1, self.inputs))
-            y = _mix(self.rules, z.view(-1, self.n * self.terms, self.outputs))
+            y = mix(self.rules, z.view(-1, self.n * self.terms, self.outputs))
             return self.add_bias(y.view(x.shape[:-1] + (self.n * self.outputs,)))  # noqa: RUF005
         sizes = (x.shape[i] for i in self.space)
         parts = x.reshape(x.shape[0], self.groups, self.n, -1)
@@ -87,7 +91,7 @@ class Components(_Layout):
             blocks = blocks.transpose(1, 2)
         blocks = blocks.reshape(x.shape[0] * self.groups, self.n * self.terms, -1)
         channels = self.groups * self.n * self.outputs
-        y = _mix(self.rules, blocks).view(x.shape[0], channels, *(z.shape[i] for i in self.space))
+        y = mix(self.rules, blocks).view(x.shape[0], channels, *(z.shape[i] for i in self.space))
         y = self.add_bias(y)
         return y.movedim(1, -1).contiguous().movedim(-1, 1) if self.is_last else y
 
@@ -122,11 +126,11 @@ class Grouped(_Bilinear):
         parts = x.reshape(blocks * self.n, self.inputs, -1)
         if self.zeros:
             parts = nn.functional.pad(parts, (0, 0, 0, self.zeros))
-        mixed = _mix(self.mix_in, parts.reshape(blocks, self.n, -1))
+        mixed = mix(self.mix_in, parts.reshape(blocks, self.n, -1))
         z = self.multiply(
             mixed.view(x.shape[0], self.multiply.in_channels, *(x.shape[i] for i in self.space))
         )
-        y = _mix(self.mix_out, z.reshape(blocks, self.rank, -1))
+        y = mix(self.mix_out, z.reshape(blocks, self.rank, -1))
         if self.channels != self.outputs:
             y = y.view(blocks * self.n, self.channels, -1).narrow(1, 0, self.outputs).contiguous()
         channels = self.groups * self.n * self.outputs
@@ -145,9 +149,9 @@ class GroupedLast(Grouped):
         if self.zeros:
             parts = nn.functional.pad(parts, (0, self.zeros))
         places = (x.shape[i] for i in self.space)
-        mixed = _mix(self.mix_in, parts).view(x.shape[0], *places, -1)
+        mixed = mix(self.mix_in, parts).view(x.shape[0], *places, -1)
         z = self.multiply(mixed.movedim(-1, 1))
-        y = _mix(self.mix_out, z.movedim(1, -1).reshape(-1, self.rank, self.channels))
+        y = mix(self.mix_out, z.movedim(1, -1).reshape(-1, self.rank, self.channels))
         if self.channels != self.outputs:
             y = y.narrow(2, 0, self.outputs).contiguous()
         y = y.view(x.shape[0], *(z.shape[i] for i in self.space), -1).movedim(-1, 1)
@@ -191,11 +195,11 @@ class Samples(_Pointwise):
     def forward(self, x: Tensor) -> Tensor:  # noqa: D102
         x = self.thin(x)
         blocks = x.shape[0] * self.groups
-        mixed = _mix(self.mix_in, x.reshape(blocks, self.n, -1))
+        mixed = mix(self.mix_in, x.reshape(blocks, self.n, -1))
         z = torch.matmul(
             self.filters, mixed.view(x.shape[0], self.groups * self.rank, self.inputs, -1)
         )
-        y = _mix(self.mix_out, z.view(blocks, self.rank, -1))
+        y = mix(self.mix_out, z.view(blocks, self.rank, -1))
         channels = self.groups * self.n * self.outputs
         return self.add_bias(y.view(x.shape[0], channels, *(x.shape[i] for i in self.space)))
 
@@ -205,9 +209,9 @@ class Columns(_Pointwise):
 
     def forward(self, x: Tensor) -> Tensor:  # noqa: D102
         x = self.thin(x)
-        mixed = _mix(self.mix_in, x.transpose(0, 1).reshape(self.groups, self.n, -1))
+        mixed = mix(self.mix_in, x.transpose(0, 1).reshape(self.groups, self.n, -1))
         z = torch.bmm(self.filters, mixed.view(self.groups * self.rank, self.inputs, -1))
-        y = _mix(self.mix_out, z.view(self.groups, self.rank, -1))
+        y = mix(self.mix_out, z.view(self.groups, self.rank, -1))
         y = y.view(-1, x.shape[0], *(x.shape[i] for i in self.space))
         return self.add_bias(y.transpose(0, 1).contiguous())
 
@@ -222,9 +226,9 @@ class Rows(_Pointwise):
     def forward(self, x: Tensor) -> Tensor:  # noqa: D102
         last = x if self.is_linear else self.thin(x).movedim(1, -1)
         parts = last.reshape(-1, self.groups * self.n, self.inputs).transpose(0, 1)
-        mixed = _mix(self.mix_in, parts.reshape(self.groups, self.n, -1))
+        mixed = mix(self.mix_in, parts.reshape(self.groups, self.n, -1))
         z = torch.bmm(mixed.view(self.groups * self.rank, -1, self.inputs), self.filters)
-        y = _mix(self.mix_out, z.view(self.groups, self.rank, -1))
+        y = mix(self.mix_out, z.view(self.groups, self.rank, -1))
         y = y.view(self.groups * self.n, -1, self.outputs).transpose(0, 1)
         channels = self.groups * self.n * self.outputs
         y = y.reshape(last.shape[:-1] + (channels,))  # noqa: RUF005, a traced shape has no length
@@ -233,7 +237,15 @@ class Rows(_Pointwise):
         return self.add_bias(y if self.is_last else y.contiguous())
 
 
-PRODUCTS: dict[str, type[_Bilinear]] = {
+def _tiles(layer: PHLayer, factors: Factors, is_last: bool, size: int) -> Tiles:
+    """R products at every point of the tiles."""
+    filters = _filters(layer, factors).unflatten(0, (factors.rank, -1)).to(layer.F.dtype)
+    filters.requires_grad_(layer.F.requires_grad)
+    assert isinstance(layer, PHConv2d)
+    return Tiles(filters, factors, layer.bias, _padding(layer), size, is_last)
+
+
+PRODUCTS: dict[str, Callable[[PHLayer, Factors, bool], _Layout | Tiles]] = {
     "grouped": Grouped,
     "grouped_last": GroupedLast,
     "padded": Padded,
@@ -241,6 +253,8 @@ PRODUCTS: dict[str, type[_Bilinear]] = {
     "samples": Samples,
     "columns": Columns,
     "rows": Rows,
+    "tiles_2": partial(_tiles, size=2),
+    "tiles_4": partial(_tiles, size=4),
 }
 
 
@@ -260,6 +274,8 @@ def layouts_for(layer: PHLayer, is_last: bool = False) -> tuple[str, ...]:
         names = names[2:]
     elif layer.F.dim() == 3:
         names = names[:2]
+    if _has_tiles(layer):
+        names = (*names, "tiles_2", "tiles_4", *FOLDED[1:])
     return names if layer.transposed else ("components", *names)
 
 
@@ -273,20 +289,58 @@ def build(layer: PHLayer, factors: Factors | None, layout: str, is_last: bool = 
 
     Args:
         layer: The layer to compute.
-        factors: U, V and W of its algebra; "components" need none.
+        factors: U, V and W of its algebra; layouts without products need none.
         layout: One of `layouts_for(layer)`.
         is_last: Whether its input has the channels last in memory; the output will be like it.
     """
+    if layout in FOLDED:
+        dense = layer.to_dense()
+        assert isinstance(dense, nn.Conv2d)
+        return tile(dense, layout, is_last)
     if layout == "components":
-        written: _Layout = Components(layer, is_last)
-    else:
-        assert factors is not None
-        written = PRODUCTS[layout](layer, factors, is_last)
-    name = type(layer).__name__.replace("PH", written.kind)
+        return _trace(Components(layer, is_last), layer)
+    assert factors is not None
+    return _trace(PRODUCTS[layout](layer, factors, is_last), layer)
+
+
+def tile(layer: nn.Conv2d, layout: str, is_last: bool = False) -> nn.Module:
+    """A module of torch alone that computes a plain convolution in tiles.
+
+    Args:
+        layer: A convolution of 3×3 places.
+        layout: "folded_tiles_2" or "folded_tiles_4".
+        is_last: Whether its input has the channels last in memory; the output will be like it.
+    """
+    size = int(layout.removeprefix("folded_tiles_"))
+    written = Tiles(layer.weight[None], None, layer.bias, _padding(layer), size, is_last)
+    return _trace(written, layer)
+
+
+def _trace(written: _Layout | Tiles, layer: nn.Module) -> fx.GraphModule:
+    name = written.kind + type(layer).__name__.removeprefix("PH")
     graph = fx.Tracer().trace(written)
     for node in graph.nodes:
         node.type = None  # annotations that are text cannot be pickled
     return fx.GraphModule(written, graph, name).train(layer.training)
+
+
+def _has_tiles(layer: PHLayer) -> bool:
+    """Whether a layer is a convolution of 3×3 places, one after the other, in full precision."""
+    return (
+        isinstance(layer, PHConv2d)
+        and layer.kernel_size == (TAPS, TAPS)
+        and layer.stride == layer.dilation == (1, 1)
+        and layer.groups == 1
+        and layer.padding_mode == "zeros"
+        and layer.F.dtype in (torch.float32, torch.float64)
+    )
+
+
+def _padding(layer: PHConv2d | nn.Conv2d) -> tuple[int, int]:
+    """Zeros at each side of a convolution of 3×3 places, along height and width."""
+    if isinstance(layer.padding, str):
+        return (1, 1) if layer.padding == "same" else (0, 0)
+    return layer.padding[0], layer.padding[1]
 
 
 def _sizes(layer: PHLayer) -> tuple[int, int]:
@@ -303,11 +357,6 @@ def _is_pointwise(layer: PHLayer) -> bool:
 
 def _pads(padding: tuple[int, ...] | str) -> bool:
     return any(padding) if isinstance(padding, tuple) else False  # "same" as one place is none
-
-
-def _mix(matrix: Tensor, blocks: Tensor) -> Tensor:
-    """The matrix times each of the blocks, (batch, columns, places)."""
-    return torch.bmm(matrix.expand(blocks.shape[0], -1, -1), blocks)
 
 
 def _filters(layer: PHLayer, factors: Factors) -> Tensor:

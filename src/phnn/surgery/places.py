@@ -95,8 +95,6 @@ def _hindrance(place: Place) -> str:
     layer = place.layer
     if type(layer) not in PH_LAYERS:
         return f"{type(layer).__name__} is a subclass; what it adds is unknown"
-    if layer.n == 1:
-        return "n=1"
     if not place.calls:
         return "does not run on the example"
     for call in place.calls:
@@ -133,6 +131,9 @@ def find_factors(places: list[Place], ranks: Mapping[str, int | None], seconds: 
     waiting: dict[int | None, list[Place]] = {}
     for place in places:
         if place.hindrance or place.name not in ranks:
+            continue
+        if place.layer.n == 1:
+            place.declined = "n=1"
             continue
         place.factors = _own_factors(place.layer)
         if place.factors is None:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-WITHOUT_PRODUCTS = ("folded", "components")
+FOLDED = ("folded", "folded_tiles_2", "folded_tiles_4")
+WITHOUT_PRODUCTS = (*FOLDED, "components")
 
 
 @dataclass(frozen=True)
@@ -16,8 +17,9 @@ class Way:
     """One way to compute a PH layer.
 
     Attributes:
-        layout: "folded" for one plain layer; "components" for one plain layer on every component,
-            and the algebra after it; or how R products lie in memory.
+        layout: "folded" for one plain layer, "folded_tiles_2" and "folded_tiles_4" for the same in
+            tiles of 2×2 and 4×4 places; "components" for one plain layer on every component, and
+            the algebra after it; or how R products lie in memory.
         rank: Number of products; None where there are none.
         channels_last: Whether input and output have the channels last in memory.
     """
@@ -30,6 +32,11 @@ class Way:
     def is_folded(self) -> bool:
         """Whether it is one plain layer."""
         return self.layout == "folded"
+
+    @property
+    def fuses(self) -> bool:
+        """Whether it has one weight, which takes up a batch norm."""
+        return self.layout in FOLDED
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the entry of a plan, ready for JSON."""
@@ -58,7 +65,7 @@ class Way:
                 return cls(layout, rank, last)
         raise ValueError(
             f"the plan of {name!r} is {fields!r}; a layer has "
-            '{"choice": "folded"}, {"choice": "components"} or '
+            f'{{"choice": {" or ".join(map(repr, WITHOUT_PRODUCTS))}}} or '
             '{"choice": "bilinear", "layout": …, "rank": …}, and '
             '"channels_last": true where its channels are last in memory'
         )

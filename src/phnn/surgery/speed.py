@@ -79,11 +79,13 @@ class Acceleration:
     def _totals(self) -> list[str]:
         bilinear = sum(entry.way.rank is not None for entry in self.entries)
         components = sum(entry.way.layout == "components" for entry in self.entries)
+        tiles = sum("tiles" in entry.way.layout for entry in self.entries)
         before = sum(entry.folded_multiplications for entry in self.entries)
         after = sum(entry.multiplications for entry in self.entries)
         totals = [
             f"total: {bilinear} of {len(self.entries)} layers bilinear"
-            + f", {components} by components" * (components > 0),
+            + f", {components} by components" * (components > 0)
+            + f", {tiles} in tiles" * (tiles > 0),
             f"{_millions(before)} → {_millions(after)} multiplications "
             f"({after / max(before, 1):.1%})",
             f"{self.fused} batch norms fused",

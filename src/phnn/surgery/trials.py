@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from phnn.surgery import layouts
 from phnn.surgery.calls import LAST, Call, put_channels_last, record_calls
 from phnn.surgery.places import Place
-from phnn.surgery.plans import Way
+from phnn.surgery.plans import WITHOUT_PRODUCTS, Way
 from phnn.surgery.timing import interleave, wait
 
 
@@ -38,6 +38,7 @@ def try_formats(
     kwargs: dict[str, Any],
     rounds: int,
     progress: Callable[[int, int], None] | None,
+    tiles: bool,
 ) -> list[Trial]:
     """The fastest ways for the layers of a model, by what is known of each alone.
 
@@ -46,12 +47,12 @@ def try_formats(
         timed, with the better of both; then all folded.
     """
     calls = {place.name: place.calls for place in places}
-    trials = [_choose(places, calls, rounds, progress)]
+    trials = [_choose(places, calls, rounds, progress, tiles)]
     last = {name: put_channels_last(value) for name, value in kwargs.items()}
     slots = [place.slot for place in places]
     _, others = record_calls(model, slots, tuple(map(put_channels_last, args)), last)
     if others != calls:
-        trials.append(_choose(places, others, rounds, progress))
+        trials.append(_choose(places, others, rounds, progress, tiles))
         merged = _merge(*trials)
         if merged.ways not in [trial.ways for trial in trials]:
             trials.append(merged)
@@ -72,6 +73,7 @@ def _choose(
     calls: Mapping[str, Counter[Call]],
     rounds: int,
     progress: Callable[[int, int], None] | None,
+    tiles: bool,
 ) -> Trial:
     """Times the ways to compute each layer, those of equal layers once, and takes the fastest."""
     known: dict[object, Mapping[str, float]] = {}
@@ -79,7 +81,7 @@ def _choose(
     seconds: dict[str, Mapping[str, float]] = {}
     for done, place in enumerate(places, 1):
         received = calls[place.name]
-        ways = _ways(place, received)
+        ways = _ways(place, received, tiles)
         chosen[place.name] = ways[0]
         if len(ways) > 1:
             kind = _kind(place, received)
@@ -92,7 +94,7 @@ def _choose(
     return Trial(chosen, seconds)
 
 
-def _ways(place: Place, calls: Counter[Call]) -> list[Way]:
+def _ways(place: Place, calls: Counter[Call], tiles: bool) -> list[Way]:
     """The ways that are worth a trial, folded first."""
     layer = place.layer
     last = layer.F.dim() in LAST and bool(calls) and all(call.is_last for call in calls)
@@ -101,12 +103,23 @@ def _ways(place: Place, calls: Counter[Call]) -> list[Way]:
         return ways
     rank = None if place.factors is None or place.declined else place.factors.rank
     for layout in layouts.layouts_for(layer, last):
-        if layout == "components":
-            if all(_is_small(place, call) for call in calls):
-                ways.append(Way(layout, channels_last=last))
-        elif rank is not None and not ("padded" in layout and layouts.has_whole_vectors(layer)):
-            ways.append(Way(layout, rank, last))
+        products = None if layout in WITHOUT_PRODUCTS else rank
+        if layout not in WITHOUT_PRODUCTS and products is None:
+            continue
+        if all(_is_promising(layout, place, call, tiles) for call in calls):
+            ways.append(Way(layout, products, last))
     return ways
+
+
+def _is_promising(layout: str, place: Place, call: Call, tiles: bool) -> bool:
+    if layout == "components":
+        return place.layer.n > 1 and _is_small(place, call)
+    if "padded" in layout:
+        return not layouts.has_whole_vectors(place.layer)
+    if "tiles" in layout:
+        largest = max(call.shape[2:])
+        return tiles and (largest <= 4 if layout.endswith("2") else largest > 2)
+    return True
 
 
 def _is_small(place: Place, call: Call) -> bool:
@@ -137,7 +150,7 @@ def _time_layer(
     contenders = {}
     for way in ways:
         module = place.build(way)
-        if not way.is_folded and place.norm is not None:
+        if not way.fuses and place.norm is not None:
             module = nn.Sequential(module, place.norm)  # fuses with the plain layer alone
         contenders[way.layout] = _runner(module, inputs)
     return interleave(contenders, rounds)

@@ -2,7 +2,7 @@
 
 The forms of a network take turns, so that their ratios hold on a busy machine, too: the real one;
 the real one with its batch norms fused and its channels last, the best that plain torch does for
-it; PH layers by the textbook construction, as this library assembles them, folded, accelerated,
+it; the real one accelerated as far as that goes without an algebra; PH layers by the textbook construction, as this library assembles them, folded, accelerated,
 and of rank n; convolutions of low rank with as many parameters, and those of tltorch where
 `pip install tensorly-torch` has been run.
 
@@ -108,6 +108,7 @@ def forms(setting: Setting, x: Tensor, rounds: int) -> dict[str, nn.Module]:
     models = {
         "real": real,
         "real, tuned": tuned.to(memory_format=torch.channels_last),  # type: ignore[call-overload]
+        "real, accelerated": phnn.accelerate(setting.create(n=1), x, rounds=rounds),
         "textbook": textbook(assembled),
         "assembled": assembled,
         "folded": phnn.to_dense(assembled, fuse=is_traceable(assembled)),

@@ -38,6 +38,11 @@ class Way:
         """Whether it has one weight, which takes up a batch norm."""
         return self.layout in FOLDED
 
+    @property
+    def has_tiles(self) -> bool:
+        """Whether it is a convolution in tiles."""
+        return "tiles" in self.layout
+
     def to_dict(self) -> dict[str, Any]:
         """Returns the entry of a plan, ready for JSON."""
         fields: dict[str, Any] = {"choice": self.layout}

@@ -79,7 +79,7 @@ class Acceleration:
     def _totals(self) -> list[str]:
         bilinear = sum(entry.way.rank is not None for entry in self.entries)
         components = sum(entry.way.layout == "components" for entry in self.entries)
-        tiles = sum("tiles" in entry.way.layout for entry in self.entries)
+        tiles = sum(entry.way.has_tiles for entry in self.entries)
         before = sum(entry.folded_multiplications for entry in self.entries)
         after = sum(entry.multiplications for entry in self.entries)
         totals = [

@@ -44,19 +44,41 @@ def try_formats(
 
     Returns:
         The fastest with the example as it is, with channels last, and, for each layer that was
-        timed, with the better of both; then all folded.
+        timed, with the better of both; the same without tiles, whose many weights cost more in a
+        whole model than alone; then all folded.
     """
     calls = {place.name: place.calls for place in places}
-    trials = [_choose(places, calls, rounds, progress, tiles)]
+    measured = [_measure(places, calls, rounds, progress, tiles)]
     last = {name: put_channels_last(value) for name, value in kwargs.items()}
     slots = [place.slot for place in places]
     _, others = record_calls(model, slots, tuple(map(put_channels_last, args)), last)
     if others != calls:
-        trials.append(_choose(places, others, rounds, progress, tiles))
-        merged = _merge(*trials)
-        if merged.ways not in [trial.ways for trial in trials]:
-            trials.append(merged)
+        measured.append(_measure(places, others, rounds, progress, tiles))
+    trials: list[Trial] = []
+    for allowed in (True, False):
+        found = [_choose(times, allowed) for times in measured]
+        if len(found) > 1:
+            found.append(_merge(*found))
+        for trial in found:
+            if trial.ways not in [other.ways for other in trials]:
+                trials.append(trial)
     return [*trials, trials[0].folded()]
+
+
+def _choose(measured: Mapping[str, Mapping[Way, float]], tiles: bool) -> Trial:
+    """The fastest way for each layer.
+
+    Args:
+        measured: Seconds of the ways, by the names of the layers.
+        tiles: Whether to allow tiles.
+    """
+    ways, seconds = {}, {}
+    for name, times in measured.items():
+        allowed = [way for way in times if tiles or not way.has_tiles]
+        ways[name] = min(allowed, key=times.__getitem__)
+        if len(times) > 1:
+            seconds[name] = {way.layout: time for way, time in times.items()}
+    return Trial(ways, seconds)
 
 
 def _merge(one: Trial, other: Trial) -> Trial:
@@ -68,30 +90,29 @@ def _merge(one: Trial, other: Trial) -> Trial:
     return Trial(ways, seconds)
 
 
-def _choose(
+def _measure(
     places: list[Place],
     calls: Mapping[str, Counter[Call]],
     rounds: int,
     progress: Callable[[int, int], None] | None,
     tiles: bool,
-) -> Trial:
-    """Times the ways to compute each layer, those of equal layers once, and takes the fastest."""
-    known: dict[object, Mapping[str, float]] = {}
-    chosen: dict[str, Way] = {}
-    seconds: dict[str, Mapping[str, float]] = {}
+) -> dict[str, Mapping[Way, float]]:
+    """Times the ways to compute each layer, those of equal layers once; one way alone takes 0."""
+    known: dict[object, Mapping[Way, float]] = {}
+    measured: dict[str, Mapping[Way, float]] = {}
     for done, place in enumerate(places, 1):
         received = calls[place.name]
         ways = _ways(place, received, tiles)
-        chosen[place.name] = ways[0]
-        if len(ways) > 1:
-            kind = _kind(place, received)
+        kind = _kind(place, received)
+        if len(ways) == 1:
+            measured[place.name] = {ways[0]: 0.0}
+        else:
             if kind not in known:
                 known[kind] = _time_layer(place, ways, received, rounds)
-            times = seconds[place.name] = known[kind]
-            chosen[place.name] = min(ways, key=lambda way: times[way.layout])
+            measured[place.name] = known[kind]
         if progress is not None:
             progress(done, len(places))
-    return Trial(chosen, seconds)
+    return measured
 
 
 def _ways(place: Place, calls: Counter[Call], tiles: bool) -> list[Way]:
@@ -145,7 +166,7 @@ def _kind(place: Place, calls: Counter[Call]) -> object:
 
 def _time_layer(
     place: Place, ways: list[Way], calls: Counter[Call], rounds: int
-) -> dict[str, float]:
+) -> dict[Way, float]:
     inputs = [call.draw() for call in calls.elements()]
     contenders = {}
     for way in ways:
@@ -153,7 +174,8 @@ def _time_layer(
         if not way.fuses and place.norm is not None:
             module = nn.Sequential(module, place.norm)  # fuses with the plain layer alone
         contenders[way.layout] = _runner(module, inputs)
-    return interleave(contenders, rounds)
+    times = interleave(contenders, rounds)
+    return {way: times[way.layout] for way in ways}
 
 
 def _runner(module: nn.Module, inputs: list[Tensor]) -> Callable[[], None]:

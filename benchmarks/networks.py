@@ -2,9 +2,10 @@
 
 The forms of a network take turns, so that their ratios hold on a busy machine, too: the real one;
 the real one with its batch norms fused and its channels last, the best that plain torch does for
-it; the real one accelerated as far as that goes without an algebra; PH layers by the textbook construction, as this library assembles them, folded, accelerated,
-and of rank n; convolutions of low rank with as many parameters, and those of tltorch where
-`pip install tensorly-torch` has been run.
+it; the real one accelerated, as far as that goes without an algebra; PH layers by the textbook
+construction, as this library assembles them, folded, accelerated, and of rank n; convolutions of
+low rank with as many parameters, and those of tltorch where `pip install tensorly-torch` has been
+run.
 
     python benchmarks/networks.py [--only "vgg16*batch 16*"] [--compile] [--threads 2]
     python benchmarks/networks.py --markdown > results/networks.md

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from phnn import functional
+from phnn.functional import _assembly
 from phnn.testing import assert_close
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -76,9 +77,9 @@ def test_linear_equals_torch_with_the_assembled_weight():
 def assemblies(monkeypatch):
     """The weights that are assembled, as they come."""
     made = []
-    assemble = functional._kronecker_sum
+    assemble = _assembly._kronecker_sum
     monkeypatch.setattr(
-        functional, "_kronecker_sum", lambda *args: made.append(assemble(*args)) or made[-1]
+        _assembly, "_kronecker_sum", lambda *args: made.append(assemble(*args)) or made[-1]
     )
     return made
 

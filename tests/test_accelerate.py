@@ -540,7 +540,7 @@ def test_plans_that_are_none(tmp_path):
 def pretend(monkeypatch, seconds):
     """Gives each way the time that is told."""
 
-    def times(contenders, rounds, warmup=2):
+    def times(contenders, rounds, **options):
         for call in contenders.values():
             call()
         return {name: seconds.get(name, 1.0) for name in contenders}
@@ -596,7 +596,7 @@ def test_each_layer_may_have_the_better_format(monkeypatch):
         ]
     )
 
-    def times(contenders, rounds, warmup=2):
+    def times(contenders, rounds, **options):
         told = next(seconds)
         for call in contenders.values():
             call()
@@ -700,7 +700,7 @@ def test_layers_in_tiles_are_shared_and_may_be_the_model():
 def test_equal_layers_are_timed_once(monkeypatch):
     timed = []
 
-    def times(contenders, rounds, warmup=2):
+    def times(contenders, rounds, **options):
         timed.append(list(contenders))
         return interleave(contenders, 1, 0)
 

@@ -109,6 +109,14 @@ def test_contenders_take_turns():
     assert times.keys() == {"a", "b"}
 
 
+def test_short_calls_are_repeated(monkeypatch):
+    clock = iter(range(100))
+    monkeypatch.setattr("time.perf_counter", lambda: next(clock))
+    calls = []
+    interleave({"a": lambda: calls.append(1)}, rounds=2, warmup=0, seconds=5)
+    assert len(calls) == 5
+
+
 def test_a_ratio_is_that_of_neighbours(monkeypatch):
     clock = iter([0, 2, 2, 3, 3, 9, 9, 11, 11, 13, 13, 14])
     monkeypatch.setattr("time.perf_counter", lambda: next(clock))

@@ -59,7 +59,7 @@ def accelerate(
             the model this is left out, and the report says so.
         tiles: Also try 3×3 convolutions in tiles, which take a quarter of the multiplications. They
             round about twice as coarsely, and keep up to four times the weights.
-        rounds: How often each way is timed; the least time counts.
+        rounds: How often each way is timed at least, short ones more often; the least time counts.
         seconds: Processor time to find the products of each of the different algebras; those that
             take longer, as for large n, have none.
         progress: Called with the number of layers that are timed and the number of all; where both

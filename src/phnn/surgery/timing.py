@@ -17,7 +17,10 @@ Output = TypeVar("Output")
 
 
 def interleave(
-    contenders: Mapping[str, Callable[[], object]], rounds: int = 7, warmup: int = 2
+    contenders: Mapping[str, Callable[[], object]],
+    rounds: int = 7,
+    warmup: int = 2,
+    seconds: float = 0.0,
 ) -> dict[str, float]:
     """Least seconds of each contender; they take turns, so that a busy machine hits all alike.
 
@@ -25,16 +28,20 @@ def interleave(
         contenders: What to call, by name.
         rounds: Timed calls of each.
         warmup: Calls of each before.
+        seconds: Go on with more rounds until all together took as long: short calls are noisy.
     """
     for _ in range(warmup):
         for call in contenders.values():
             call()
     times: dict[str, list[float]] = {name: [] for name in contenders}
-    for _ in range(rounds):
+    done, spent = 0, 0.0
+    while done < rounds or 0.0 < spent < seconds:
         for name, call in contenders.items():
             start = time.perf_counter()
             call()
             times[name].append(time.perf_counter() - start)
+            spent += times[name][-1]
+        done += 1
     return {name: min(values) for name, values in times.items()}
 
 

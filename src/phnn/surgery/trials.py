@@ -17,6 +17,9 @@ from phnn.surgery.places import Place
 from phnn.surgery.plans import WITHOUT_PRODUCTS, Way
 from phnn.surgery.timing import interleave, wait
 
+# least time of a round on average, in which short calls are repeated
+LAYER_SECONDS, MODEL_SECONDS = 0.02, 0.1
+
 
 @dataclass(frozen=True)
 class Trial:
@@ -174,7 +177,7 @@ def _time_layer(
         if not way.fuses and place.norm is not None:
             module = nn.Sequential(module, place.norm)  # fuses with the plain layer alone
         contenders[way.layout] = _runner(module, inputs)
-    times = interleave(contenders, rounds)
+    times = interleave(contenders, rounds, seconds=rounds * LAYER_SECONDS)
     return {way: times[way.layout] for way in ways}
 
 
@@ -216,7 +219,12 @@ def race(
         return run
 
     contenders = {"assembled": model, **{str(i): fast for i, fast in enumerate(made)}}
-    times = interleave({name: runner(m) for name, m in contenders.items()}, rounds, warmup=1)
+    times = interleave(
+        {name: runner(m) for name, m in contenders.items()},
+        rounds,
+        warmup=1,
+        seconds=rounds * MODEL_SECONDS,
+    )
     best = min(range(len(made)), key=lambda i: times[str(i)])
     found = {"assembled": "assembled", "folded": str(len(made) - 1), "accelerated": str(best)}
     return {name: times[key] for name, key in found.items()}, best

@@ -21,8 +21,7 @@ from phnn import PHConv1d, PHConv2d, PHConv3d, PHConvTranspose1d, PHConvTranspos
 from phnn.decompose import Declined, bilinear
 from phnn.decompose.factors import Factors
 from phnn.surgery import layouts, places, trials
-from phnn.surgery.plans import FOLDED as FOLDED_LAYOUTS
-from phnn.surgery.plans import WITHOUT_PRODUCTS, Way
+from phnn.surgery.plans import FOLDED_TILES, WITHOUT_PRODUCTS, Way
 from phnn.surgery.tiles import toom_cook
 from phnn.surgery.timing import interleave
 
@@ -132,7 +131,10 @@ def test_every_layout_computes_the_layer(case, is_last):
         module = layouts.build(layer, factors, layout, is_last)
         actual = module(x)
         assert close(actual, expected), layout
-        assert actual.is_contiguous(memory_format=memory_format), layout
+        if "tiles" in layout and is_last:  # there may be gaps where tiles reach beyond the edge
+            assert actual.stride(1) == 1, layout
+        else:
+            assert actual.is_contiguous(memory_format=memory_format), layout
         assert close(module(x.contiguous()), expected), layout
         longer = torch.cat([x, x]) if x.dim() > 1 else x
         assert close(module(longer), layer(longer)), layout
@@ -212,7 +214,7 @@ def test_tiles_round_about_as_plain_convolutions_do():
     exact = layer.double()(x.double())
     layer.float()
     plain = (layer.to_dense()(x) - exact).square().mean()
-    for layout in FOLDED_LAYOUTS[1:]:
+    for layout in FOLDED_TILES:
         error = (layouts.build(layer, None, layout)(x) - exact).square().mean()
         assert error.sqrt() < 4 * plain.sqrt(), layout
 
@@ -662,6 +664,46 @@ def test_components_are_tried_where_places_are_few(monkeypatch):
     assert "components" not in fast.phnn_report.entries[0].seconds
 
 
+def test_tiles_have_the_size_of_the_largest_output():
+    class Pyramid(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = PHConv2d(8, 8, 3, n=1)
+
+        def forward(self, x):
+            return [self.head(x), self.head(x[..., :5, :5]), self.head(x[..., :4, :4])]
+
+    model = Pyramid().eval()
+    tried = {}
+    for size in (5, 6, 7):
+        fast = phnn.accelerate(model, torch.randn(1, 8, size, size), rounds=1)
+        tried[size] = set(fast.phnn_report.entries[0].seconds)
+    assert tried[7] == {"folded", "folded_tiles_4"}
+    assert tried[5] == tried[6] == {"folded", "folded_tiles_2", "folded_tiles_4"}
+
+
+def test_no_tiles_in_low_precision():
+    model = nn.Sequential(PHConv2d(8, 8, 3, algebra=complex_numbers)).eval()
+    x = torch.randn(1, 8, 8, 8)
+    with torch.autocast("cpu", torch.bfloat16):
+        fast = phnn.accelerate(model, x, rounds=1)
+    assert not any("tiles" in layout for layout in fast.phnn_report.entries[0].seconds)
+    fast = phnn.accelerate(model.bfloat16(), x.bfloat16(), rounds=1)
+    assert not any("tiles" in layout for layout in fast.phnn_report.entries[0].seconds)
+
+
+def test_modules_keep_their_names_and_what_is_frozen():
+    model = nn.Sequential(*(PHConv2d(8, 8, 3, algebra=complex_numbers) for _ in range(3))).eval()
+    model[1].bias.requires_grad_(False)
+    plan = {"0": bilinear_way("grouped"), "1": {"choice": "folded_tiles_2"}}
+    plan["2"] = bilinear_way("tiles_4")
+    fast = phnn.accelerate(model, torch.randn(1, 8, 8, 8), plan=plan)
+    names = [type(module).__name__ for module in fast]
+    assert names == ["BilinearConv2d", "TilesConv2d", "TilesConv2d"]
+    trained = {name for name, parameter in fast[1].named_parameters() if parameter.requires_grad}
+    assert trained == {"weight"}
+
+
 @pytest.mark.parametrize(("size", "layout"), [(2, "2"), (3, "2"), (3, "4"), (9, "4")])
 def test_tiles_are_tried_where_they_fit(monkeypatch, size, layout):
     pretend(monkeypatch, {f"folded_tiles_{layout}": 0.5, "0": 0.5})
@@ -675,7 +717,7 @@ def test_tiles_are_tried_where_they_fit(monkeypatch, size, layout):
     assert fast.phnn_report.fused == 1
     assert type(fast[0]).__name__ == "TilesConv2d"
     assert type(fast[1]) is nn.Identity
-    assert "0 of 1 layers bilinear, 1 in tiles" in str(fast.phnn_report)
+    assert "0 of 1 layers bilinear; 1 in tiles" in str(fast.phnn_report)
     assert close(fast(x), model(x))
     again = phnn.accelerate(model, x, plan=fast.phnn_report.plan)
     assert torch.equal(again(x), fast(x))
@@ -686,7 +728,7 @@ def test_tiles_are_tried_where_they_fit(monkeypatch, size, layout):
 @torch.no_grad()
 def test_layers_in_tiles_are_shared_and_may_be_the_model():
     layer = PHConv2d(8, 8, 3, padding=1, n=1).eval()
-    x = torch.randn(2, 8, 6, 6)
+    x = torch.randn(2, 8, 8, 8)
     alone = phnn.accelerate(layer, x, plan={"": {"choice": "folded_tiles_4"}})
     assert close(alone(x), layer(x))
     twice = nn.Sequential(layer, nn.ReLU(), layer).eval()

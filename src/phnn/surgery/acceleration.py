@@ -39,8 +39,9 @@ def accelerate(
 
     Each PH layer is replaced by a module of torch alone: a plain layer with the assembled weight;
     a plain layer with the filters for every component, and the algebra after it; or the R products
-    of the algebra, R/n² of the multiplications, between two mixings of the components. Which is
-    the fastest depends on sizes and on the machine, so all are timed, on the inputs that the layer
+    of the algebra, R/n² of the multiplications, between two mixings of the components. Convolutions
+    of 3×3 places may also be computed in tiles, with a quarter of the multiplications. Which is the
+    fastest depends on sizes and on the machine, so all are timed, on the inputs that the layer
     receives from the example. The result needs nothing of this library: it pickles, moves,
     compiles, and is exported by `torch.export` and to ONNX.
 
@@ -57,8 +58,10 @@ def accelerate(
             by default half of the digits of their type.
         fuse: Also multiply batch norms into plain layers before them. Where `torch.fx` cannot trace
             the model this is left out, and the report says so.
-        tiles: Also try 3×3 convolutions in tiles, which take a quarter of the multiplications. They
-            round about twice as coarsely, and keep up to four times the weights.
+        tiles: Also try 3×3 convolutions in tiles. They take more memory, up to four times the
+            weights, and round about twice as coarsely in float32, more in lower precision: leave
+            them out for a model that will run in autocast, and for export with sizes of images
+            left open.
         rounds: How often each way is timed at least, short ones more often; the least time counts.
         seconds: Processor time to find the products of each of the different algebras; those that
             take longer, as for large n, have none.
@@ -94,17 +97,17 @@ def accelerate(
     places = find_places(model, slots, calls, graph)
     if ways is None:
         find_factors(places, dict.fromkeys(calls, rank), seconds)
-        trials = try_formats(model, places, args, kwargs, rounds, progress, tiles)
+        trials, folded = try_formats(model, places, args, kwargs, rounds, progress, tiles)
     else:
         ranks = {name: way.rank for name, way in ways.items() if way.rank is not None}
         find_factors(places, ranks, seconds)
         check_plan(places, ways)
-        trials = [Trial(ways)]
+        trials, folded = [Trial(ways)], 0
     made = [_assemble(model, places, trial, graph) for trial in trials]
     times: dict[str, float] = {}
     best = 0
     if ways is None:
-        times, best = race(model, [fast for fast, _ in made], args, kwargs, rounds)
+        times, best = race(model, [fast for fast, _ in made], folded, args, kwargs, rounds)
     fast, fused = made[best]
     entries = tuple(_describe(place, trials[best]) for place in places)
     with torch.no_grad():
@@ -155,14 +158,16 @@ def _assemble(
 
 def _tile(fast: nn.Module, layers: Mapping[str, nn.Module], trial: Trial) -> nn.Module:
     """The model with the plain layers in tiles that are to be: only now have they their norms."""
-    slots, tiled = [], {}
+    tiled = dict(layers)  # all of them, so that none is copied
     for name, layer in layers.items():
         way = trial.ways[name]
-        if way.fuses and not way.is_folded:
+        if way.fuses and way.has_tiles:
             assert isinstance(layer, nn.Conv2d)
-            slots.append(Slot(layer, [name], None))
             tiled[name] = tile(layer, way.layout, way.channels_last)
-    return replace_modules(fast, slots, tiled, inplace=False) if tiled else fast
+    if tiled == layers:
+        return fast
+    slots = [Slot(layer, [name], None) for name, layer in layers.items()]
+    return replace_modules(fast, slots, tiled, inplace=False)
 
 
 def _describe(place: Place, trial: Trial) -> LayerSpeed:
@@ -191,8 +196,9 @@ def _describe(place: Place, trial: Trial) -> LayerSpeed:
 
 def _difference(folded: nn.Module, chosen: nn.Module, inputs: list[Tensor]) -> float:
     with torch.no_grad():
-        expected, actual = folded(inputs[0]).double(), chosen(inputs[0]).double()
-    return float((expected - actual).abs().max() / expected.abs().max())
+        expected, actual = (module(inputs[0]).cpu().double() for module in (folded, chosen))
+    difference, scale = (value.abs().max().item() for value in (expected - actual, expected))
+    return difference / scale if difference else 0.0
 
 
 def _compare(

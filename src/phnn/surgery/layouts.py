@@ -22,7 +22,7 @@ from torch import Tensor, fx, nn
 
 from phnn.decompose.factors import Factors
 from phnn.nn import PHConv2d, PHLayer, PHLinear
-from phnn.surgery.plans import FOLDED
+from phnn.surgery.plans import FOLDED_TILES
 from phnn.surgery.tiles import TAPS, Tiles, mix
 
 VECTOR = 8  # channels that torch's kernels take at a time, in float32 on most processors
@@ -239,9 +239,9 @@ class Rows(_Pointwise):
 
 def _tiles(layer: PHLayer, factors: Factors, is_last: bool, size: int) -> Tiles:
     """R products at every point of the tiles."""
-    filters = _filters(layer, factors).unflatten(0, (factors.rank, -1)).to(layer.F.dtype)
-    filters.requires_grad_(layer.F.requires_grad)
     assert isinstance(layer, PHConv2d)
+    filters = _filters(layer, factors).unflatten(0, (factors.rank, -1))
+    filters.requires_grad_(layer.F.requires_grad)
     return Tiles(filters, factors, layer.bias, _padding(layer), size, is_last)
 
 
@@ -275,7 +275,7 @@ def layouts_for(layer: PHLayer, is_last: bool = False) -> tuple[str, ...]:
     elif layer.F.dim() == 3:
         names = names[:2]
     if _has_tiles(layer):
-        names = (*names, "tiles_2", "tiles_4", *FOLDED[1:])
+        names = (*names, "tiles_2", "tiles_4", *FOLDED_TILES)
     return names if layer.transposed else ("components", *names)
 
 
@@ -293,7 +293,7 @@ def build(layer: PHLayer, factors: Factors | None, layout: str, is_last: bool = 
         layout: One of `layouts_for(layer)`.
         is_last: Whether its input has the channels last in memory; the output will be like it.
     """
-    if layout in FOLDED:
+    if layout in FOLDED_TILES:
         dense = layer.to_dense()
         assert isinstance(dense, nn.Conv2d)
         return tile(dense, layout, is_last)
@@ -334,6 +334,18 @@ def _has_tiles(layer: PHLayer) -> bool:
         and layer.padding_mode == "zeros"
         and layer.F.dtype in (torch.float32, torch.float64)
     )
+
+
+def output_size(layer: PHLayer, shape: tuple[int, ...]) -> tuple[int, int]:
+    """Height and width of what a convolution of 3×3 places makes of an input.
+
+    Args:
+        layer: One that has tiles.
+        shape: Of the input.
+    """
+    assert isinstance(layer, PHConv2d)
+    padding = _padding(layer)
+    return shape[2] + 2 * padding[0] - TAPS + 1, shape[3] + 2 * padding[1] - TAPS + 1
 
 
 def _padding(layer: PHConv2d | nn.Conv2d) -> tuple[int, int]:

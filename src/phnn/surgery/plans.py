@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-FOLDED = ("folded", "folded_tiles_2", "folded_tiles_4")
-WITHOUT_PRODUCTS = (*FOLDED, "components")
+FOLDED_TILES = ("folded_tiles_2", "folded_tiles_4")
+WITHOUT_PRODUCTS = ("folded", *FOLDED_TILES, "components")
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Way:
     @property
     def fuses(self) -> bool:
         """Whether it has one weight, which takes up a batch norm."""
-        return self.layout in FOLDED
+        return self.is_folded or self.layout in FOLDED_TILES
 
     @property
     def has_tiles(self) -> bool:
@@ -70,7 +70,7 @@ class Way:
                 return cls(layout, rank, last)
         raise ValueError(
             f"the plan of {name!r} is {fields!r}; a layer has "
-            f'{{"choice": {" or ".join(map(repr, WITHOUT_PRODUCTS))}}} or '
+            f"""{{"choice": {" or ".join(f'"{choice}"' for choice in WITHOUT_PRODUCTS)}}} or """
             '{"choice": "bilinear", "layout": …, "rank": …}, and '
             '"channels_last": true where its channels are last in memory'
         )

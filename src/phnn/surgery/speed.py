@@ -85,7 +85,7 @@ class Acceleration:
         totals = [
             f"total: {bilinear} of {len(self.entries)} layers bilinear"
             + f", {components} by components" * (components > 0)
-            + f", {tiles} in tiles" * (tiles > 0),
+            + f"; {tiles} in tiles" * (tiles > 0),
             f"{_millions(before)} → {_millions(after)} multiplications "
             f"({after / max(before, 1):.1%})",
             f"{self.fused} batch norms fused",

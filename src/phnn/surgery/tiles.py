@@ -47,8 +47,11 @@ def toom_cook(outputs: int) -> tuple[Tensor, Tensor, Tensor]:
 class Tiles(nn.Module):
     """A convolution of 3×3 places with stride 1, of one plain weight or of R products.
 
+    The values of a tile are rounded relative to its largest, and one that is not finite spoils the
+    whole tile.
+
     Args:
-        filters: Of all products, (R, outputs, inputs, 3, 3).
+        filters: Of all products, (R, outputs, inputs, 3, 3), trainable or not.
         factors: V and W mix the components before and after the products; None for one plain
             weight.
         bias: What is added to each channel.
@@ -77,28 +80,27 @@ class Tiles(nn.Module):
         super().__init__()
         self.size, self.padding, self.is_last = size, padding, is_last
         self.rank, self.outputs, self.inputs = filters.shape[:3]
+        self.mixes = factors is not None
         self.n = 1 if factors is None else len(factors.V)
-        P, G, B = (matrix.to(filters.device) for matrix in toom_cook(size))
-        weight = torch.einsum("hx,wy,roixy->hwrio", G, G, filters.detach().double())
-        values = {"weight": weight.flatten(0, 2)}
+        P, G, B = toom_cook(size)
+        # on the CPU, as not all devices have float64
+        weight = torch.einsum("hx,wy,roixy->hwrio", G, G, filters.detach().cpu().double())
+        learned = {"weight": weight.flatten(0, 2)}
         if factors is not None:
-            values |= {"mix_in": factors.V.mT, "mix_out": factors.W}
-        if bias is None:
-            self.register_parameter("bias", None)
-        else:
-            values["bias"] = bias
-        for name, value in values.items():
-            value = value.detach().to(filters, copy=True).contiguous()
-            self.register_parameter(name, nn.Parameter(value, filters.requires_grad))
+            learned |= {"mix_in": factors.V.mT, "mix_out": factors.W}
+        for name, value in learned.items():
+            self.register_parameter(name, _parameter(value, filters, filters.requires_grad))
         for name, value in (("cut", B), ("join", P.mT)):
             # no buffers: torch.fx makes constants of what is computed from them
-            value = value.to(filters.dtype).contiguous()
-            self.register_parameter(name, nn.Parameter(value, requires_grad=False))
+            self.register_parameter(name, _parameter(value, filters, trained=False))
+        if bias is not None:
+            bias = _parameter(bias, filters, bias.requires_grad)
+        self.register_parameter("bias", bias)
 
     def forward(self, x: Tensor) -> Tensor:  # noqa: D102
         size, points = self.size, self.size + TAPS - 1
         height, width = (x.shape[i + 2] + 2 * self.padding[i] - TAPS + 1 for i in range(2))
-        rows, columns = -(-height // size), -(-width // size)
+        rows, columns = ((length + size - 1) // size for length in (height, width))
         top, left = self.padding
         bottom = rows * size + TAPS - 1 - top - x.shape[2]
         right = columns * size + TAPS - 1 - left - x.shape[3]
@@ -107,16 +109,16 @@ class Tiles(nn.Module):
         # at each point of a tile all components, in each all tiles, and in each all its channels
         tiles = tiles.unflatten(3, (self.n, self.inputs)).permute(5, 6, 3, 0, 1, 2, 4)
         z = self._transform(self.cut, tiles.reshape(points, -1))
-        if self.n > 1:
+        if self.mixes:
             z = mix(self.mix_in, z.view(points**2, self.n, -1))
         z = torch.bmm(z.view(points**2 * self.rank, -1, self.inputs), self.weight)
-        if self.n > 1:
+        if self.mixes:
             z = mix(self.mix_out, z.view(points**2, self.rank, -1))
         z = self._transform(self.join, z.view(points, -1))
         y = z.view(size, size, self.n, x.shape[0], rows, columns, self.outputs)
         y = y.permute(3, 4, 0, 5, 1, 2, 6)
         y = y.reshape(x.shape[0], rows * size, columns * size, self.n * self.outputs)
-        y = y[:, :height, :width].contiguous()
+        y = y[:, :height, :width]
         if self.bias is not None:
             y = y.add_(self.bias)
         y = y.movedim(-1, 1)
@@ -126,6 +128,11 @@ class Tiles(nn.Module):
         """Applies a matrix to the first axis, and to the second, of (points · points, …)."""
         once = torch.mm(matrix, values)
         return mix(matrix, once.view(matrix.shape[0], matrix.shape[1], -1))
+
+
+def _parameter(value: Tensor, like: Tensor, trained: bool) -> nn.Parameter:
+    value = value.detach().to(like, copy=True).contiguous()
+    return nn.Parameter(value, requires_grad=trained)
 
 
 def mix(matrix: Tensor, blocks: Tensor) -> Tensor:

@@ -42,13 +42,13 @@ def try_formats(
     rounds: int,
     progress: Callable[[int, int], None] | None,
     tiles: bool,
-) -> list[Trial]:
+) -> tuple[list[Trial], int]:
     """The fastest ways for the layers of a model, by what is known of each alone.
 
     Returns:
         The fastest with the example as it is, with channels last, and, for each layer that was
         timed, with the better of both; the same without tiles, whose many weights cost more in a
-        whole model than alone; then all folded.
+        whole model than alone; all folded, and which of them that is.
     """
     calls = {place.name: place.calls for place in places}
     measured = [_measure(places, calls, rounds, progress, tiles)]
@@ -65,7 +65,11 @@ def try_formats(
         for trial in found:
             if trial.ways not in [other.ways for other in trials]:
                 trials.append(trial)
-    return [*trials, trials[0].folded()]
+    folded = trials[0].folded()
+    ways = [trial.ways for trial in trials]
+    if folded.ways in ways:
+        return trials, ways.index(folded.ways)
+    return [*trials, folded], len(trials)
 
 
 def _choose(measured: Mapping[str, Mapping[Way, float]], tiles: bool) -> Trial:
@@ -130,19 +134,22 @@ def _ways(place: Place, calls: Counter[Call], tiles: bool) -> list[Way]:
         products = None if layout in WITHOUT_PRODUCTS else rank
         if layout not in WITHOUT_PRODUCTS and products is None:
             continue
-        if all(_is_promising(layout, place, call, tiles) for call in calls):
+        if _is_promising(layout, place, calls, tiles):
             ways.append(Way(layout, products, last))
     return ways
 
 
-def _is_promising(layout: str, place: Place, call: Call, tiles: bool) -> bool:
+def _is_promising(layout: str, place: Place, calls: Counter[Call], tiles: bool) -> bool:
+    layer = place.layer
     if layout == "components":
-        return place.layer.n > 1 and _is_small(place, call)
+        return layer.n > 1 and all(_is_small(place, call) for call in calls)
     if "padded" in layout:
-        return not layouts.has_whole_vectors(place.layer)
+        return not layouts.has_whole_vectors(layer)
     if "tiles" in layout:
-        largest = max(call.shape[2:])
-        return tiles and (largest <= 4 if layout.endswith("2") else largest > 2)
+        if not tiles or torch.is_autocast_enabled(layer.F.device.type):
+            return False
+        largest = max(max(layouts.output_size(layer, call.shape)) for call in calls)
+        return largest <= 4 if layout.endswith("2") else largest > 2
     return True
 
 
@@ -194,6 +201,7 @@ def _runner(module: nn.Module, inputs: list[Tensor]) -> Callable[[], None]:
 def race(
     model: nn.Module,
     made: list[nn.Module],
+    folded: int,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     rounds: int,
@@ -202,7 +210,8 @@ def race(
 
     Args:
         model: The original.
-        made: What was made of it, the folded one last.
+        made: What was made of it.
+        folded: Which of these is the folded one.
         args: Arguments of a call.
         kwargs: Named ones.
         rounds: Timed calls of each.
@@ -226,5 +235,5 @@ def race(
         seconds=rounds * MODEL_SECONDS,
     )
     best = min(range(len(made)), key=lambda i: times[str(i)])
-    found = {"assembled": "assembled", "folded": str(len(made) - 1), "accelerated": str(best)}
+    found = {"assembled": "assembled", "folded": str(folded), "accelerated": str(best)}
     return {name: times[key] for name, key in found.items()}, best

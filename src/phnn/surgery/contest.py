@@ -46,7 +46,8 @@ def make_forms(model: nn.Module, example: Tensor, n: int, rounds: int = 7) -> di
         rounds: Of acceleration.
 
     Returns:
-        The forms "real", "assembled" (PH layers as they are trained), "folded" and "accelerated".
+        The forms "real", "real, accelerated" (as far as that goes without an algebra), "assembled"
+        (PH layers as they are trained), "folded" and "accelerated".
     """
     model.eval()
     if find_ph_slots(model):
@@ -56,6 +57,7 @@ def make_forms(model: nn.Module, example: Tensor, n: int, rounds: int = 7) -> di
         real, assembled = model, convert(model, n, start="random")
     return {
         "real": real,
+        "real, accelerated": accelerate(convert(real, n=1, start="random"), example, rounds=rounds),
         "assembled": assembled,
         "folded": to_dense(assembled, fuse=is_traceable(assembled)),
         "accelerated": accelerate(assembled, example, rounds=rounds),

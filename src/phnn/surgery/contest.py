@@ -16,6 +16,8 @@ from phnn.surgery.folding import to_dense, trace
 from phnn.surgery.slots import find_ph_slots
 from phnn.surgery.timing import count_multiplications, interleave, wait
 
+ROUND_SECONDS = 0.5  # least time of a round on average, in which short calls are repeated
+
 
 @dataclass(frozen=True)
 class Result:
@@ -77,18 +79,19 @@ def compete(
         models: In evaluation mode, by name.
         example: The input of all.
         train: Names of those whose training is timed as well.
-        rounds: Timed calls of each.
+        rounds: Timed calls of each, more of short ones.
         compiled: Whether they are compiled before.
     """
     timed = {
         name: cast("nn.Module", torch.compile(model)) if compiled else model
         for name, model in models.items()
     }
-    inference = interleave({k: inference_of(m, example) for k, m in timed.items()}, rounds)
+    calls = {name: inference_of(model, example) for name, model in timed.items()}
+    inference = interleave(calls, rounds, seconds=rounds * ROUND_SECONDS)
     steps = {name: step_of(timed[name], example) for name in train}
     for name in steps:
         models[name].train()
-    training = interleave(steps, rounds)
+    training = interleave(steps, rounds, seconds=rounds * ROUND_SECONDS)
     for name in steps:
         models[name].eval().zero_grad()
     return [

@@ -98,8 +98,15 @@ def test_training_leaves_the_mode_and_no_gradients():
 
 @pytest.mark.slow
 def test_compiled_models_compete():
-    (result,) = compete({"a": nn.Linear(2, 2)}, torch.randn(3, 2), ["a"], rounds=1, compiled=True)
-    assert result.multiplications == 12
+    activations = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU)
+    models = {kind.__name__: nn.Sequential(nn.Linear(2, 2), kind()) for kind in activations}
+    config = torch._dynamo.config
+    if not hasattr(config, "fail_on_recompile_limit_hit"):
+        pytest.skip("this torch does not tell that it leaves models uncompiled")
+    with config.patch(fail_on_recompile_limit_hit=True):
+        results = compete(models, torch.randn(3, 2), models, rounds=1, compiled=True)
+    assert [result.multiplications for result in results] == [12] * 5
+    assert all(result.training for result in results)
 
 
 def test_contenders_take_turns():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -87,11 +88,12 @@ def compete(
         for name, model in models.items()
     }
     calls = {name: inference_of(model, example) for name, model in timed.items()}
-    inference = interleave(calls, rounds, seconds=rounds * ROUND_SECONDS)
     steps = {name: step_of(timed[name], example) for name in train}
-    for name in steps:
-        models[name].train()
-    training = interleave(steps, rounds, seconds=rounds * ROUND_SECONDS)
+    with _compile_all(len(calls) + len(steps)) if compiled else nullcontext():
+        inference = interleave(calls, rounds, seconds=rounds * ROUND_SECONDS)
+        for name in steps:
+            models[name].train()
+        training = interleave(steps, rounds, seconds=rounds * ROUND_SECONDS)
     for name in steps:
         models[name].eval().zero_grad()
     return [
@@ -104,6 +106,14 @@ def compete(
         )
         for name, model in models.items()
     ]
+
+
+def _compile_all(count: int) -> AbstractContextManager[Any]:
+    """Lets torch compile so many models of one class; it would leave out those after the eighth."""
+    config = torch._dynamo.config
+    limit = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"
+    patch: AbstractContextManager[Any] = config.patch({limit: 2 * count})
+    return patch
 
 
 def inference_of(model: nn.Module, example: Tensor) -> Callable[[], object]:

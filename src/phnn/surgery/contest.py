@@ -84,7 +84,8 @@ def compete(
         compiled: Whether they are compiled before.
     """
     timed = {
-        name: cast("nn.Module", torch.compile(model)) if compiled else model
+        # sizes of one model are not those of another, as torch would guess after a few
+        name: cast("nn.Module", torch.compile(model, dynamic=False)) if compiled else model
         for name, model in models.items()
     }
     calls = {name: inference_of(model, example) for name, model in timed.items()}

@@ -113,7 +113,8 @@ def _compile_all(count: int) -> AbstractContextManager[Any]:
     """Lets torch compile so many models of one class; it would leave out those after the eighth."""
     config = torch._dynamo.config
     limit = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"
-    patch: AbstractContextManager[Any] = config.patch({limit: 2 * count})
+    parts = 32  # of a model whose graph breaks
+    patch: AbstractContextManager[Any] = config.patch({limit: parts * count})
     return patch
 
 

@@ -779,6 +779,14 @@ def test_wrong_factors_are_refused(monkeypatch):
     phnn.accelerate(model, X, plan=PLAN, tol=1e3)
 
 
+@torch.no_grad()
+def test_a_layer_of_zeros_has_no_error():
+    model = nn.Sequential(PHConv2d(8, 8, 3, n=1, bias=False), nn.Sigmoid()).eval()
+    model[0].F.zero_()
+    fast = phnn.accelerate(model, torch.randn(1, 8, 6, 6), plan={"0": {"choice": "folded_tiles_2"}})
+    assert fast.phnn_report.entries[0].error == 0.0
+
+
 def test_the_tolerance_is_the_users():
     model = network()
     with pytest.raises(RuntimeError, match="more than tol=1e-20 allows"):

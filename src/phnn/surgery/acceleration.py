@@ -197,8 +197,10 @@ def _describe(place: Place, trial: Trial) -> LayerSpeed:
 def _difference(folded: nn.Module, chosen: nn.Module, inputs: list[Tensor]) -> float:
     with torch.no_grad():
         expected, actual = (module(inputs[0]).cpu().double() for module in (folded, chosen))
-    difference, scale = (value.abs().max().item() for value in (expected - actual, expected))
-    return difference / scale if difference else 0.0
+    difference, scale = (float(value.abs().max()) for value in (expected - actual, expected))
+    if not scale:
+        return math.inf if difference else 0.0
+    return difference / scale
 
 
 def _compare(

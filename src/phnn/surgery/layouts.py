@@ -23,7 +23,7 @@ from torch import Tensor, fx, nn
 from phnn.decompose.factors import Factors
 from phnn.nn import PHConv2d, PHLayer, PHLinear
 from phnn.surgery.plans import FOLDED_TILES
-from phnn.surgery.tiles import TAPS, Tiles, mix
+from phnn.surgery.tiles import TAPS, Tiles, mix, parameter
 
 VECTOR = 8  # channels that torch's kernels take at a time, in float32 on most processors
 
@@ -398,8 +398,7 @@ def _grouped(layer: PHLayer, factors: Factors, multiple: int) -> Any:
 
 def _parameter(value: Tensor, layer: PHLayer) -> nn.Parameter:
     """A value in the precision of the layer, where it is, and as trainable."""
-    value = value.detach().to(layer.F.device, layer.F.dtype, copy=True)
-    return nn.Parameter(value.contiguous(), requires_grad=layer.F.requires_grad)
+    return parameter(value, layer.F, layer.F.requires_grad)
 
 
 def _last(layer: PHLayer) -> torch.memory_format:

@@ -89,12 +89,12 @@ class Tiles(nn.Module):
         if factors is not None:
             learned |= {"mix_in": factors.V.mT, "mix_out": factors.W}
         for name, value in learned.items():
-            self.register_parameter(name, _parameter(value, filters, filters.requires_grad))
+            self.register_parameter(name, parameter(value, filters, filters.requires_grad))
         for name, value in (("cut", B), ("join", P.mT)):
             # no buffers: torch.fx makes constants of what is computed from them
-            self.register_parameter(name, _parameter(value, filters, trained=False))
+            self.register_parameter(name, parameter(value, filters, trained=False))
         if bias is not None:
-            bias = _parameter(bias, filters, bias.requires_grad)
+            bias = parameter(bias, filters, bias.requires_grad)
         self.register_parameter("bias", bias)
 
     def forward(self, x: Tensor) -> Tensor:  # noqa: D102
@@ -130,7 +130,8 @@ class Tiles(nn.Module):
         return mix(matrix, once.view(matrix.shape[0], matrix.shape[1], -1))
 
 
-def _parameter(value: Tensor, like: Tensor, trained: bool) -> nn.Parameter:
+def parameter(value: Tensor, like: Tensor, trained: bool) -> nn.Parameter:
+    """A value in the precision of a tensor, and where that is."""
     value = value.detach().to(like, copy=True).contiguous()
     return nn.Parameter(value, requires_grad=trained)
 

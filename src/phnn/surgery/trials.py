@@ -110,10 +110,10 @@ def _measure(
     for done, place in enumerate(places, 1):
         received = calls[place.name]
         ways = _ways(place, received, tiles)
-        kind = _kind(place, received)
         if len(ways) == 1:
             measured[place.name] = {ways[0]: 0.0}
         else:
+            kind = _kind(place, received)
             if kind not in known:
                 known[kind] = _time_layer(place, ways, received, rounds)
             measured[place.name] = known[kind]

@@ -161,6 +161,51 @@ def test_assembled_where_it_is_better_or_safer(assemblies, case):
     assert assemblies
 
 
+def weights_of(graph):
+    """Sizes of the weights that a graph convolves with."""
+    return [
+        tuple(node.args[1].meta["example_value"].shape)
+        for node in graph.graph.nodes
+        if node.target is torch.conv2d
+    ]
+
+
+@pytest.mark.skipif(
+    not hasattr(torch.compiler, "is_exporting"),
+    reason="this torch does not tell an exported graph from a compiled one",
+)
+def test_compiled_for_its_sizes_a_graph_filters_first():
+    A, F = torch.randn(4, 4, 4), torch.randn(8, 16, 3, 3)
+    made = []
+
+    def keep(graph, _):
+        made.append(weights_of(graph))
+        return graph
+
+    compiled = torch.compile(
+        lambda x: functional.conv2d(x, A, F, padding=1), backend=keep, fullgraph=True
+    )
+    for batch in (2, 20, 40, 17):  # filters are smaller up to 28
+        x = torch.randn(batch, 64, 5, 1)
+        assert_close(compiled(x), functional.conv2d(x, A, F, padding=1))
+    # one for the first batch and one, assembled, for all the others
+    assert made == [[(8, 16, 3, 3)], [(8, 64, 3, 3)]]
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_exported_graphs_assemble(strict):
+    class Layer(nn.Module):
+        def forward(self, x, A, F):
+            return functional.conv2d(x, A, F, padding=1)
+
+    example = torch.randn(2, 64, 3, 3), torch.randn(4, 4, 4), torch.randn(8, 16, 3, 3)
+    program = torch.export.export(Layer(), example, strict=strict)
+    (convolution,) = [
+        node for node in program.graph.nodes if node.target is torch.ops.aten.conv2d.default
+    ]
+    assert convolution.args[1].meta["val"].shape == (8, 64, 3, 3)
+
+
 @pytest.mark.parametrize(
     ("x", "bias", "message"),
     [

@@ -11,6 +11,9 @@ from torch import Tensor
 
 from phnn.functional._formats import is_last
 
+# torch 2.6 does not tell an exported graph from a compiled one
+_is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
+
 
 def filter_first(
     function: Callable[..., Tensor],
@@ -50,11 +53,11 @@ def may_filter_first(
 ) -> bool:
     """Whether filters may come before the algebra.
 
-    A graph that is compiled, traced or exported has the assembled weight, whatever the size of its
-    example; low precision, too, where the weight is rounded once, and a sum of filtered components
-    once for each. What torch would refuse is assembled, and refused by torch.
+    A graph that is traced or exported has the assembled weight, whatever the size of its example;
+    low precision, too, where the weight is rounded once, and a sum of filtered components once for
+    each. What torch would refuse is assembled, and refused by torch.
     """
-    if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
+    if _is_exporting() or torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
         return False
     device, dtype = F.device.type, F.dtype
     if device != "meta" and torch.is_autocast_enabled(device):
@@ -73,7 +76,8 @@ def is_small(places: int, A: Tensor, F: Tensor) -> bool:
     """Whether all filtered components, F_i * x_b, have fewer numbers than the weight.
 
     Both ways take the same multiplications, filtering first even fewer with few terms, and more
-    with more than n; the larger of the two is what they spend memory and time on.
+    with more than n; the larger of the two is what they spend memory and time on. A graph that is
+    compiled for any size assembles, as it would be compiled anew for each of its layers otherwise.
 
     Args:
         places: About how many the output has, in all samples.
@@ -81,12 +85,24 @@ def is_small(places: int, A: Tensor, F: Tensor) -> bool:
         F: The filters.
     """
     terms, n, _ = A.shape
-    return terms <= n and 0 < places * terms < n * math.prod(F.shape[1:])
+    filtered, weight = places * terms, n * math.prod(F.shape[1:])
+    return terms <= n and _is_known(filtered > 0) and _is_known(filtered < weight)
 
 
 def count_places(input: Tensor, dims: int, stride: int | Sequence[int]) -> int:
     """About how many places the output of a convolution has, in all samples."""
     steps = (stride,) * dims if isinstance(stride, int) else stride
     space = input.shape[input.dim() - dims :]
-    samples = input.shape[0] if input.dim() == dims + 2 else 1
-    return samples * math.prod(-(-size // step) for size, step in zip(space, steps, strict=False))
+    places = input.shape[0] if input.dim() == dims + 2 else 1
+    for size, step in zip(space, steps, strict=False):
+        places *= -(-size // step)  # no math.prod: compiled, the sizes may be symbols
+    return places
+
+
+def _is_known(condition: bool) -> bool:
+    """Whether a condition on sizes holds, of symbols: for all of them."""
+    if not torch.compiler.is_compiling():
+        return condition
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    return statically_known_true(condition)

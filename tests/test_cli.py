@@ -1,13 +1,16 @@
 import csv
 import json
+import shutil
 import sys
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 import phnn
 from phnn import cli
+from phnn.tasks.trained import evaluate, load_trained
 from phnn.tasks.training import folder
 
 
@@ -71,6 +74,18 @@ def test_test(run, capsys, name):
     )
     assert code == 0
     assert f"test accuracy {100 * result['test_accuracy']:.2f} %" in out
+
+
+def test_other_data_are_standardized_as_those_of_training(run, tmp_path):
+    shutil.copytree(run.parent / "images", tmp_path / "other")
+    for name in ("dark", "light"):
+        paint(tmp_path / "other" / "train" / name / "0.png", 100)
+    trained, seen = load_trained(run), []
+    trained.model.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].clone()))
+    for root in (run.parent / "images", tmp_path / "other"):
+        evaluate(trained, {"data": {"root": str(root)}}, progress=False)
+    mine, others = torch.cat(seen).chunk(2)
+    assert torch.equal(mine, others)
 
 
 def test_predict(run, tmp_path, capsys):

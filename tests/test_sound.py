@@ -475,6 +475,13 @@ class TestStandardization:
                 assert half.mean().abs() < 1e-4
                 assert half.std(correction=0) == pytest.approx(1, abs=1e-4)
 
+    @pytest.mark.parametrize("standardize", ["authors", None])
+    def test_of_other_data_where_none_are_of_training(self, root, standardize):
+        data = open_data(root, standardize=standardize)
+        before = read_part(data, "test")[0]
+        data.standardize_as({"mean": [7.0] * 4, "std": [2.0] * 4})
+        assert torch.equal(read_part(data, "test")[0], before)
+
     def test_authors_with_one_microphone(self, root):
         data = open_data(root, standardize="authors", phase=True)
         inputs = read_part(data, "test")[0]

@@ -1,6 +1,7 @@
 import csv
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from phnn.tasks import sound
 from phnn.tasks.compare import Outcome, Run, load_comparison, plan
 from phnn.tasks.detect import Event, Heard, find_events
 from phnn.tasks.recipe import build_recipe, merge, read_recipe
+from phnn.tasks.trained import evaluate, load_trained
 from phnn.tasks.training import Learner, check_recipe, folder, train
 
 soundfile = pytest.importorskip("soundfile")
@@ -121,6 +123,24 @@ def test_test(run, scenes, capsys, name):
     )
     assert code == 0
     assert f"test F-score {result['test_f']:.3f}, ER {result['test_er']:.3f}, SED score " in out
+
+
+def test_other_data_are_standardized_as_those_of_training(run, scenes, tmp_path):
+    shutil.copytree(scenes, tmp_path / "other")
+    for i in range(8):
+        write_scene(tmp_path / "other" / "train", f"s{i}", 1, "low")
+    trained, seen = load_trained(run), []
+    trained.model.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].clone()))
+    for root in (scenes, tmp_path / "other"):
+        evaluate(trained, {"data": {"root": str(root)}}, progress=False)
+    mine, others = torch.cat(seen).chunk(2)
+    assert torch.equal(mine, others)
+
+
+def test_other_channels_are_refused(run, scenes):
+    options = {"root": str(scenes), "microphones": 1}
+    with pytest.raises(ValueError, match="takes 8 channels, the data have 4; leave the options"):
+        evaluate(load_trained(run), {"data": options}, progress=False)
 
 
 class CrashError(Exception):

@@ -112,7 +112,9 @@ def _load_checkpoint(path: Path) -> Trained:
 def evaluate(
     trained: Trained, overrides: Tree | None = None, *, progress: bool = True
 ) -> dict[str, float]:
-    """Tests a trained network on the test part of its data.
+    """Tests a trained network on the test part of its data, or of others of their kind.
+
+    Others are standardized by what was measured in training, as `predict` does it.
 
     Args:
         trained: The network.
@@ -132,6 +134,12 @@ def evaluate(
                 f"the network knows the classes {', '.join(trained.metadata['classes'][:5])}…, "
                 f"the data have {', '.join(data.classes[:5])}…; give the data it was trained for"
             )
+        if data.in_channels != trained.model.config["in_channels"]:
+            raise ValueError(
+                f"the network takes {trained.model.config['in_channels']} channels, the data have "
+                f"{data.in_channels}; leave the options of the data as they were in training"
+            )
+        data.standardize_as(trained.metadata)
         learner = LEARNERS[recipe.task](trained.model, recipe, trained.metadata)
         trainer = make_trainer(recipe.trainer, callbacks=[], progress=progress, logger=False)
         return test(learner, data, trainer)

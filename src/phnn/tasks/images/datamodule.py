@@ -1,6 +1,6 @@
 """The data of an image classification run, for Lightning."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ from phnn.tasks.images.augment import Normalize, augment, count_draws
 from phnn.tasks.images.batches import Batch, ImageBatches
 from phnn.tasks.images.data import check_name
 from phnn.tasks.images.decode import Corrupt, check_corrupt
-from phnn.tasks.images.parts import Parts, load_parts, stream_parts
+from phnn.tasks.images.parts import Description, Parts, load_parts, stream_parts
 
 
 class ImageData(lightning.LightningDataModule):
@@ -88,7 +88,7 @@ class ImageData(lightning.LightningDataModule):
         self.name = name
         self.batch_size = batch_size
         self.augment = tuple(augment)
-        self._opened: tuple[Parts, Normalize] | None = None
+        self._opened: tuple[Parts, Description, Normalize] | None = None
 
     def prepare_data(self) -> None:
         """Downloads and decodes in one process, so that the others find everything in the cache."""
@@ -102,13 +102,29 @@ class ImageData(lightning.LightningDataModule):
         """
         if self._opened is None:
             parts = self._open()
-            self._opened = parts, Normalize(parts.description.mean, parts.description.std)
+            self._open_as(parts, parts.description)
+
+    def _open_as(self, parts: Parts, description: Description) -> None:
+        self._opened = parts, description, Normalize(description.mean, description.std)
+
+    def standardize_as(self, metadata: Mapping[str, Any]) -> None:
+        """Uses the mean and standard deviation of other data, those that a network has learned.
+
+        Args:
+            metadata: Of those data, or of the network.
+        """
+        mean, std = (tuple(metadata[name]) for name in ("mean", "std"))
+        self._open_as(self._parts, replace(self._description, mean=mean, std=std))
 
     @property
     def _parts(self) -> Parts:
         return self._require_setup()[0]
 
-    def _require_setup(self) -> tuple[Parts, Normalize]:
+    @property
+    def _description(self) -> Description:
+        return self._require_setup()[1]
+
+    def _require_setup(self) -> tuple[Parts, Description, Normalize]:
         if self._opened is None:
             raise RuntimeError("the data have not been read; call setup() first")
         return self._opened
@@ -116,7 +132,7 @@ class ImageData(lightning.LightningDataModule):
     @property
     def classes(self) -> tuple[str, ...]:
         """The name of each class."""
-        return self._parts.description.classes
+        return self._description.classes
 
     @property
     def num_classes(self) -> int:
@@ -126,23 +142,23 @@ class ImageData(lightning.LightningDataModule):
     @property
     def image_size(self) -> tuple[int, int]:
         """Height and width of the images in evaluation."""
-        return self._parts.description.image_size
+        return self._description.image_size
 
     @property
     def mean(self) -> tuple[float, ...]:
         """The mean of each channel, of values in [0, 1], that is subtracted."""
-        return self._parts.description.mean
+        return self._description.mean
 
     @property
     def std(self) -> tuple[float, ...]:
         """The standard deviation of each channel, of values in [0, 1], that is divided by."""
-        return self._parts.description.std
+        return self._description.std
 
     def metadata(self) -> dict[str, Any]:
         """Returns, ready for JSON, what `preprocess` needs; it travels in saved models."""
         return {
             name: list(value) if isinstance(value, tuple) else value
-            for name, value in asdict(self._parts.description).items()
+            for name, value in asdict(self._description).items()
         }
 
     def train_dataloader(self) -> ImageBatches:
@@ -179,4 +195,4 @@ class ImageData(lightning.LightningDataModule):
         images, labels, draws = batch
         if draws is not None:
             images = augment(images, draws, self.augment)
-        return self._require_setup()[1].to(images.device)(images), labels
+        return self._require_setup()[2].to(images.device)(images), labels

@@ -1,11 +1,12 @@
 """The data of a run that detects sound events, for Lightning."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import lightning
+import torch
 from filelock import FileLock
 from torch import Tensor
 
@@ -154,6 +155,21 @@ class SoundData(lightning.LightningDataModule):
             seed=self._train_plan.seed,
         )
         self._count_segment()
+
+    def standardize_as(self, metadata: Mapping[str, Any]) -> None:
+        """Uses the mean and standard deviation of other data, those that a network has learned.
+
+        Where each part is standardized by itself, or not at all, this changes nothing.
+
+        Args:
+            metadata: Of those data, or of the network.
+        """
+        if self._standardize == "train":
+            mean, std = (torch.tensor(metadata[name]) for name in ("mean", "std"))
+            parts = {
+                name: replace(part, mean=mean, std=std) for name, part in self._sets.parts.items()
+            }
+            self._opened = replace(self._sets, parts=parts)
 
     @property
     def _sets(self) -> SoundSets:

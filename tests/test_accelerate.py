@@ -563,15 +563,27 @@ def test_the_fastest_is_taken(monkeypatch, layout):
 
 
 def test_the_whole_model_has_the_last_word(monkeypatch):
-    pretend(monkeypatch, {"grouped": 0.5, "grouped_last": 0.6, "0": 2.0, "1": 3.0, "2": 4.0})
+    layers = {"grouped": 0.5, "grouped_last": 0.6}
+    # products, products with channels last, folded, folded with channels last
+    pretend(monkeypatch, {**layers, "0": 2.0, "1": 3.0, "2": 4.0, "3": 5.0})
     report = phnn.accelerate(network(), X).phnn_report
     assert report.entries[0].way == Way("grouped", 3)
     assert report.seconds == {"assembled": 1.0, "folded": 4.0, "accelerated": 2.0}
-    pretend(monkeypatch, {"grouped": 0.5, "grouped_last": 0.6, "0": 2.0, "1": 1.5})
-    fast = phnn.accelerate(network(), X)
+    pretend(monkeypatch, {**layers, "0": 2.0, "1": 1.5, "2": 0.9})
+    model = network()
+    fast = phnn.accelerate(model, X)
     assert all(entry.way.is_folded for entry in fast.phnn_report.entries)
     assert isinstance(fast[3], nn.Identity)
-    assert torch.allclose(fast(X), network()(X), atol=1e-5)
+    assert torch.allclose(fast(X), model(X), atol=1e-5)
+
+
+def test_one_weight_for_each_layer_may_be_faster_than_products_in_a_whole_model(monkeypatch):
+    pretend(monkeypatch, {"grouped": 0.5, "grouped_last": 0.6, "3": 0.9})
+    model = network()
+    fast = phnn.accelerate(model, X)
+    ways = [entry.way for entry in fast.phnn_report.entries]
+    assert ways == [Way(channels_last=True), Way(channels_last=True), Way()]
+    assert torch.allclose(fast(X), model(X), atol=1e-5)
 
 
 def test_channels_may_come_last_though_the_example_has_them_first(monkeypatch):

@@ -48,7 +48,8 @@ def try_formats(
     Returns:
         The fastest with the example as it is, with channels last, and, for each layer that was
         timed, with the better of both; the same without tiles, whose many weights cost more in a
-        whole model than alone; all folded, and which of them that is.
+        whole model than alone, and with one weight for each layer, as the real model has; all
+        folded, and which of them that is.
     """
     calls = {place.name: place.calls for place in places}
     measured = [_measure(places, calls, rounds, progress, tiles)]
@@ -58,8 +59,8 @@ def try_formats(
     if others != calls:
         measured.append(_measure(places, others, rounds, progress, tiles))
     trials: list[Trial] = []
-    for allowed in (True, False):
-        found = [_choose(times, allowed) for times in measured]
+    for allow in (lambda way: True, lambda way: not way.has_tiles, lambda way: way.fuses):
+        found = [_choose(times, allow) for times in measured]
         if len(found) > 1:
             found.append(_merge(*found))
         for trial in found:
@@ -72,17 +73,16 @@ def try_formats(
     return [*trials, folded], len(trials)
 
 
-def _choose(measured: Mapping[str, Mapping[Way, float]], tiles: bool) -> Trial:
+def _choose(measured: Mapping[str, Mapping[Way, float]], allow: Callable[[Way], bool]) -> Trial:
     """The fastest way for each layer.
 
     Args:
         measured: Seconds of the ways, by the names of the layers.
-        tiles: Whether to allow tiles.
+        allow: Which ways to choose from, the folded one among them.
     """
     ways, seconds = {}, {}
     for name, times in measured.items():
-        allowed = [way for way in times if tiles or not way.has_tiles]
-        ways[name] = min(allowed, key=times.__getitem__)
+        ways[name] = min(filter(allow, times), key=times.__getitem__)
         if len(times) > 1:
             seconds[name] = {way.layout: time for way, time in times.items()}
     return Trial(ways, seconds)

@@ -19,7 +19,7 @@ from __future__ import annotations
 import argparse
 import copy
 import csv
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from importlib.util import find_spec
@@ -198,16 +198,49 @@ def read(out: Path) -> list[dict[str, str]]:
 
 
 def markdown(rows: list[dict[str, str]]) -> str:
-    """The table, with what made it below."""
+    """Ratios at a glance, everything that was measured, and what made it."""
+    text = "# Networks against the real ones\n"
+    for mode in ("eager", "compiled"):
+        chosen = [row for row in rows if row["mode"] == mode]
+        if chosen:
+            text += f"\n## Time, {mode}, real network = 1\n\n{ratios(chosen)}\n"
     head = [
         name
         for name in rows[0]
         if name not in ("setting", "made by") and any(r[name] for r in rows)
     ]
-    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
-    lines += [f"| {' | '.join(row[name] for name in head)} |" for row in rows]
-    made_by = "\n".join(f"- {text}" for text in dict.fromkeys(row["made by"] for row in rows))
-    return "# Networks against the real ones\n\n" + "\n".join(lines) + f"\n\n{made_by}\n"
+    made_by = "\n".join(f"- {how}" for how in dict.fromkeys(row["made by"] for row in rows))
+    table = _table(head, ([row[name] for name in head] for row in rows))
+    return f"{text}\n## All that was measured\n\n{table}\n\n{made_by}\n"
+
+
+def ratios(rows: list[dict[str, str]]) -> str:
+    """A line for each setting: inference in each form, then a step of training."""
+    measured: dict[str, dict[str, dict[str, str]]] = {}
+    for row in rows:
+        measured.setdefault(row["setting"], {})[row["form"]] = row
+    forms = list(dict.fromkeys(row["form"] for row in rows if row["form"] != "real"))
+    trained = [name for name in forms if name in TRAINED]
+    cases = [case for case, *_ in CASES]
+
+    def place(found: dict[str, dict[str, str]]) -> tuple[int, int, int]:
+        real = found["real"]
+        return cases.index(real["network"]), -int(real["batch"]), int(real["n"])
+
+    lines = []
+    for found in sorted(measured.values(), key=place):
+        real = found["real"]
+        line = [real["network"], real["n"], real["batch"]]
+        for key, columns in (("inference / real", forms), ("training / real", trained)):
+            line += [found.get(form, {}).get(key, "") for form in columns]
+        lines.append(line)
+    head = ["network", "n", "batch", *forms, *(f"training: {name}" for name in trained)]
+    return _table(head, lines)
+
+
+def _table(head: list[str], lines: Iterable[list[str]]) -> str:
+    rows = [head, ["---"] * len(head), *lines]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def main() -> None:

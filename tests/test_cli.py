@@ -1,6 +1,7 @@
 import csv
 import json
 import shutil
+import subprocess
 import sys
 
 import numpy as np
@@ -110,6 +111,14 @@ def test_predict_corrupt(run, tmp_path, capsys):
     code, out, _ = call(capsys, "predict", run, tmp_path, "--corrupt", "skip")
     assert code == 0
     assert len(out.splitlines()) == 1
+
+
+def test_help_imports_nothing_that_it_does_not_show():
+    code = "import sys; from phnn import cli; cli.main(['--help'])"
+    code = f"import atexit, sys; atexit.register(lambda: print('lightning' in sys.modules)); {code}"
+    made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "simulate" in made.stdout
+    assert made.stdout.endswith("False\n")
 
 
 def test_run_that_has_not_ended(run, tmp_path, capsys):

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 import phnn
 from phnn.cli.bench import bench
 from phnn.cli.models import convert, export, inspect
-from phnn.cli.reports import figures, report
+from phnn.cli.reports import figures, report, tables
 from phnn.cli.sound import simulate
 from phnn.cli.toy import toy
-from phnn.cli.training import FAILED_RUNS, compare, predict, tables, test, train
+from phnn.cli.training import FAILED_RUNS, compare, predict, test, train
 
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser
@@ -70,7 +70,11 @@ COMMANDS: dict[str, Callable[..., int]] = {
 }
 
 
-def _make_parser() -> ArgumentParser:
+def _make_parser(argv: Sequence[str]) -> ArgumentParser:
+    """The parser, whose commands are empty but for the one that is asked for.
+
+    To know the options of a command is to import all that its module names: seconds for each.
+    """
     from jsonargparse import ArgumentParser
 
     parser = ArgumentParser(
@@ -83,7 +87,8 @@ def _make_parser() -> ArgumentParser:
     commands = parser.add_subcommands(dest="command")
     for name, function in COMMANDS.items():
         summary = (getdoc(function) or "").split("\n", 1)[0]
-        commands.add_subcommand(name, _make_command(function), help=summary)
+        command = _make_command(function) if name in argv[:1] else ArgumentParser()
+        commands.add_subcommand(name, command, help=summary)
     return parser
 
 
@@ -163,7 +168,7 @@ def _parse(argv: Sequence[str]) -> tuple[Callable[..., int], dict[str, Any]]:
     """Returns the function that argv asks for, and its arguments."""
     from phnn.tasks.recipe import Recipe
 
-    given = _make_parser().parse_args(list(argv), defaults=False)
+    given = _make_parser(argv).parse_args(list(argv), defaults=False)
     function = COMMANDS[given["command"]]
     arguments = given.as_dict().get(given["command"]) or {}
     if "overrides" in signature(function).parameters:

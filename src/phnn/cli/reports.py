@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 Overrides = dict[str, Any]
 
@@ -47,4 +47,17 @@ def figures(overrides: Overrides, results: Path | None = None, out: Path | None 
     with calm_lightning():
         written = draw_figures(results, folder, overrides, say=print)
     print("wrote", *written, sep="\n  ")
+    return 0
+
+
+def tables(format: Literal["text", "markdown", "csv"] = "text", only: str = "*") -> int:
+    """Print the sizes of the paper's networks beside those that the paper prints.
+
+    Args:
+        format: Of the table.
+        only: Pattern of the labels wanted, such as tab:sed_*.
+    """
+    from phnn.models import paper
+
+    print(paper.render(paper.rows(only), format), end="")
     return 0

@@ -205,19 +205,6 @@ def _count_jobs() -> int:
     return 2 if on_cpu and (os.cpu_count() or 1) > 1 else 1
 
 
-def tables(format: Literal["text", "markdown", "csv"] = "text", only: str = "*") -> int:
-    """Print the sizes of the paper's networks beside those that the paper prints.
-
-    Args:
-        format: Of the table.
-        only: Pattern of the labels wanted, such as tab:sed_*.
-    """
-    from phnn.models import paper
-
-    print(paper.render(paper.rows(only), format), end="")
-    return 0
-
-
 def _variant(model: dict[str, Any]) -> str:
     if model.get("algebra") is not None:
         return str(model["algebra"])

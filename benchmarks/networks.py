@@ -4,8 +4,8 @@ The forms of a network take turns, so that their ratios hold on a busy machine, 
 the real one with its batch norms fused and its channels last, the best that plain torch does for
 it; the real one accelerated, as far as that goes without an algebra; PH layers by the textbook
 construction, as this library assembles them, folded, accelerated, and of rank n; convolutions of
-low rank with as many parameters, and those of tltorch where `pip install tensorly-torch` has been
-run.
+low rank with as many parameters, and, unless compiled, those of tltorch where `pip install
+tensorly-torch` has been run.
 
     python benchmarks/networks.py [--only "vgg16*batch 16*"] [--compile] [--threads 2]
     python benchmarks/networks.py --markdown > results/networks.md
@@ -118,7 +118,8 @@ def forms(setting: Setting, x: Tensor, rounds: int) -> dict[str, nn.Module]:
     if "rank" in signature(MODELS[setting.name]).parameters:
         models["rank n"] = setting.create(n=setting.n, rank=setting.n)
     models["low rank"] = low_rank(copy.deepcopy(real), n=setting.n, start="random").eval()
-    if find_spec("tltorch") is not None:
+    # compiled, those of tltorch fall into hundreds of graphs, and take half an hour
+    if find_spec("tltorch") is not None and not setting.compiled:
         for name, kind in FACTORIZATIONS.items():
             models[name] = factorized(copy.deepcopy(real), kind, n=setting.n, start="random").eval()
     return models

@@ -96,6 +96,22 @@ def test_training_leaves_the_mode_and_no_gradients():
     assert model.weight.grad is None
 
 
+def test_bench_compiled(here, capsys, monkeypatch):
+    compiled = []
+    compile = torch.compile
+
+    def keep(model, **options):
+        compiled.append(model)
+        return compile(model, backend="eager", **options)
+
+    monkeypatch.setattr(torch, "compile", keep)
+    argv = ["bench", "mynetworks:make", "--shape", "2,4,4,4", "--n", "2", "--rounds", "1"]
+    code, out, _ = call(capsys, *argv, "--compile")
+    assert code == 0
+    assert "input 2,4,4,4, compiled, " in out
+    assert len(compiled) == 5
+
+
 @pytest.mark.slow
 def test_compiled_models_compete():
     activations = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU)

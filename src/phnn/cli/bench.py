@@ -27,6 +27,7 @@ def bench(
     shape: str = "16,3,32,32",
     n: int = 4,
     training: bool = True,
+    compile: bool = False,
     rounds: int = 7,
     threads: int | None = None,
     out: Path | None = None,
@@ -40,6 +41,7 @@ def bench(
         shape: Of an input, with commas between the sizes.
         n: Dimension of the algebras; of no use to a network that has PH layers already.
         training: Whether forward and backward in training mode are timed, too.
+        compile: Whether every form is compiled by torch.compile before.
         rounds: How often each form runs; they take turns, and the least time of each counts.
         threads: Of the processor; torch's own choice by default.
         out: A CSV file for the table.
@@ -53,9 +55,11 @@ def bench(
         torch.set_num_threads(threads)
     example = torch.randn(parse_shape(shape))
     forms = make_forms(_make_network(network), example, n, rounds)
-    results = compete(forms, example, ("real", "assembled") if training else (), rounds)
+    trained = ("real", "assembled") if training else ()
+    results = compete(forms, example, trained, rounds, compile)
     print(_render(results))
-    print(f"{network}, input {shape}, {torch.get_num_threads()} threads, torch {torch.__version__}")
+    mode = f"{'compiled' if compile else 'eager'}, {torch.get_num_threads()} threads"
+    print(f"{network}, input {shape}, {mode}, torch {torch.__version__}")
     if out is not None:
         _write(results, out)
         print(f"wrote {out}")

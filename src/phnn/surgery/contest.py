@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from phnn.surgery.calls import leaves
 from phnn.surgery.conversion import convert
 from phnn.surgery.folding import to_dense, trace
 from phnn.surgery.slots import find_ph_slots
-from phnn.surgery.timing import count_multiplications, interleave, wait
+from phnn.surgery.timing import compiling, count_multiplications, interleave, wait
 
 ROUND_SECONDS = 0.5  # least time of a round on average, in which short calls are repeated
 
@@ -83,19 +83,15 @@ def compete(
         rounds: Timed calls of each, more of short ones.
         compiled: Whether they are compiled before.
     """
-    timed = {
-        # sizes of one model are not those of another, as torch would guess after a few
-        name: cast("nn.Module", torch.compile(model, dynamic=False)) if compiled else model
-        for name, model in models.items()
-    }
-    calls = {name: inference_of(model, example) for name, model in timed.items()}
-    steps = {name: step_of(timed[name], example) for name in train}
-    with _compile_all(len(calls) + len(steps)) if compiled else nullcontext():
+    train = tuple(train)
+    with compiling(models) if compiled else nullcontext(models) as timed:
+        calls = {name: inference_of(model, example) for name, model in timed.items()}
+        steps = {name: step_of(timed[name], example) for name in train}
         inference = interleave(calls, rounds, seconds=rounds * ROUND_SECONDS)
-        for name in steps:
+        for name in train:
             models[name].train()
         training = interleave(steps, rounds, seconds=rounds * ROUND_SECONDS)
-    for name in steps:
+    for name in train:
         models[name].eval().zero_grad()
     return [
         Result(
@@ -107,15 +103,6 @@ def compete(
         )
         for name, model in models.items()
     ]
-
-
-def _compile_all(count: int) -> AbstractContextManager[Any]:
-    """Lets torch compile so many models of one class; it would leave out those after the eighth."""
-    config = torch._dynamo.config
-    limit = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"
-    parts = 32  # of a model whose graph breaks
-    patch: AbstractContextManager[Any] = config.patch({limit: parts * count})
-    return patch
 
 
 def inference_of(model: nn.Module, example: Tensor) -> Callable[[], object]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -60,6 +61,23 @@ def median_ratio(
         times = interleave({"call": call, "reference": reference}, rounds=1, warmup=0)
         ratios.append(times["call"] / times["reference"])
     return statistics.median(ratios)
+
+
+@contextmanager
+def compiling(models: Mapping[str, nn.Module]) -> Iterator[dict[str, nn.Module]]:
+    """The models, to be compiled when they are called first, inside.
+
+    All of them, and each for its own sizes: of one class torch would leave those after the eighth
+    as they are, and after a few it would guess that the sizes of all differ.
+    """
+    config = torch._dynamo.config
+    limit = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"
+    parts = 64  # of a model whose graph breaks, in evaluation and in training
+    with config.patch({limit: parts * len(models)}):
+        yield {
+            name: cast("nn.Module", torch.compile(model, dynamic=False))
+            for name, model in models.items()
+        }
 
 
 def count_multiplications(model: nn.Module, *inputs: Tensor) -> int:

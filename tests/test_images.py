@@ -26,7 +26,7 @@ from phnn.tasks.images import (
     preprocess,
 )
 from phnn.tasks.images.batches import DRAW_LIMIT
-from phnn.tasks.images.sources import ClassFolders, find_columns, open_source
+from phnn.tasks.images.sources import ClassFolders, TableFolder, find_columns, open_source
 from phnn.tasks.seeds import derive_seed
 
 SIZE = 8
@@ -550,6 +550,15 @@ class TestStream:
         data.setup()
         assert next(iter(data.train_dataloader())).images.shape == (2, 3, 160, 160)
         assert next(iter(data.val_dataloader())).images.shape == (2, 3, 224, 224)
+
+    def test_a_data_set_of_save_to_disk(self, tmp_path):
+        write_parquet(tmp_path / "data")
+        saved = datasets.load_dataset(str(tmp_path / "data"))
+        saved.save_to_disk(tmp_path / "saved")
+        parts = TableFolder(tmp_path / "saved", {}).open(streaming=True).parts
+        orders = [[row.label for row in parts["train"].shuffled(0, epoch)] for epoch in (0, 0, 1)]
+        assert orders[0] == orders[1]
+        assert sorted(orders[0]) == sorted(row.label for row in parts["train"])
 
     def test_resumes_in_the_middle_of_an_epoch(self, tmp_path):
         rows = open_source("mine", write_folders(tmp_path / "data")).open().parts["train"]

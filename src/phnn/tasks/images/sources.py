@@ -148,8 +148,10 @@ class TableRows:
         return self._encode(self.table)
 
     def shuffled(self, seed: int, epoch: int) -> Iterable[Encoded]:
-        """Returns the rows shuffled within a moving buffer, and so are the files they are in."""
+        """Returns the rows shuffled; those of a stream within a moving buffer, as are its files."""
         seed = derive_seed(seed, epoch) % 2**32  # what numpy's legacy seeds take
+        if hasattr(self.table, "__len__"):  # on disk as `save_to_disk` wrote it: any order is cheap
+            return self._encode(self.table.shuffle(seed=seed, keep_in_memory=True))
         return self._encode(self.table.shuffle(seed=seed, buffer_size=SHUFFLE_BUFFER))
 
     def _encode(self, table: Iterable[Mapping[str, Any]]) -> Iterator[Encoded]:

@@ -296,6 +296,7 @@ def test_a_failed_scene_leaves_no_files(small, folder, tmp_path):
         ({"reflections": -1}, "reflections=-1"),
         ({"seed": -1}, "seed=-1"),
         ({"rate": 100}, "rate=100"),
+        ({"rate": 48000}, "48000 Hz must be a multiple of 80 up to 40960"),
         ({"snr": float("nan")}, "snr=nan"),
         ({"seconds": 0.3}, "lasts 0.38 s, longer than a scene of 0.3 s"),
         ({"seconds": float("nan")}, "longer than a scene of nan s"),
@@ -323,6 +324,7 @@ def test_a_full_disk_is_told_before_the_work(small, tmp_path, monkeypatch):
     monkeypatch.setattr(simulation_module.shutil, "disk_usage", lambda path: _Usage())
     with pytest.raises(OSError, match=r"need 7\.7 GB, and .* has 1\.0 GB left"):
         simulate(small, tmp_path / "out", train=10000, dev=0)
+    assert not list((tmp_path / "out").iterdir())  # so other settings may come
 
 
 class _Usage:

@@ -26,6 +26,7 @@ from scipy.signal import oaconvolve
 from phnn.io.atomic import replacing, write_text
 from phnn.tasks.sound.classes import SETTINGS
 from phnn.tasks.sound.clips import PARTS, Clip, Clips, Part
+from phnn.tasks.sound.features import count_hop
 from phnn.tasks.sound.rooms import (
     CHANNELS,
     Place,
@@ -107,6 +108,7 @@ class Simulation:
             raise ValueError(f"seed={self.seed} must not be negative")
         if self.rate < 8000:
             raise ValueError(f"rate={self.rate} must be at least 8000 samples per second")
+        count_hop(self.rate)  # or no network could hear the scenes
         if np.isnan(self.snr) or self.snr == -np.inf:
             raise ValueError(f"snr={self.snr} must be a number of decibels")
         name, seconds = self.clips.longest
@@ -214,9 +216,9 @@ def simulate(simulation: Simulation, out: Path, *, train: int, dev: int, jobs: i
     ]
     missing = [scene for scene in wanted if not _is_complete(out, *scene)]
     out.mkdir(parents=True, exist_ok=True)
-    _keep_settings(simulation, out)
     size = CHANNELS * simulation.samples * SAMPLE_BYTES
     _check_space(out, len(missing) * size)
+    _keep_settings(simulation, out)
     for part in PARTS:
         for kind in ("data", "labels"):
             _folder(out, part, kind).mkdir(parents=True, exist_ok=True)

@@ -40,8 +40,8 @@ def _own_cache(tmp_path_factory, monkeypatch):
     monkeypatch.setenv("PHNN_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
 
 
-def make_images(root):
-    rng = np.random.default_rng(0)
+def make_images(root, seed=0):
+    rng = np.random.default_rng(seed)
     for part in ("train", "test"):
         for name in CLASSES:
             folder = root / part / name
@@ -57,7 +57,8 @@ def make_run(run, accuracy=0.75):
     torch.manual_seed(run.seed)
     model = phnn.create_model(**{"num_classes": 2, "in_channels": 3, **recipe.model})
     run.folder.mkdir(parents=True)
-    phnn.save(model, run.folder / "model.safetensors", metadata={"classes": CLASSES})
+    metadata = {"classes": CLASSES, "mean": [0.5] * 3, "std": [0.25] * 3}
+    phnn.save(model, run.folder / "model.safetensors", metadata=metadata)
     (run.folder / "config.yaml").write_text(json.dumps(recipe.to_dict()))  # JSON is YAML
     (run.folder / "metrics.csv").write_text(METRICS)
     result = {
@@ -173,6 +174,7 @@ def test_report_without_the_folders_of_the_runs(results):
     reader = read(write_report(results))
     assert "Results" in reader.titles
     assert "Classes" not in reader.titles
+    assert "What needs the networks" in reader.titles
     assert len(reader.images) == 2
 
 
@@ -222,6 +224,7 @@ def test_answers_are_the_networks(results):
     answers = evaluate_run(folder, Shelf())
     model = phnn.load(folder)
     data = build_data(build_recipe(read_results(results).runs[0].recipe))
+    data.standardize_as(model.phnn_metadata)
     images, inputs = take_images(data, range(8))
     with torch.no_grad():
         probabilities, predictions = model(inputs).softmax(1).max(1)
@@ -246,6 +249,15 @@ def test_kept_answers_are_those_of_this_network(results, tmp_path):
     with pytest.raises(DataMissingError, match="cannot be read"):
         evaluate_run(folder, Shelf())
     assert (folder / EVALUATION).read_bytes() == kept
+
+
+def test_kept_answers_are_those_for_these_data(results, tmp_path):
+    folder = results / "runs" / "tiny-real-seed0"
+    mine = evaluate_run(folder, Shelf())
+    make_images(tmp_path / "others", seed=1)
+    others = evaluate_run(folder, Shelf({"data": {"root": str(tmp_path / "others")}}))
+    assert not np.array_equal(mine.probabilities, others.probabilities)
+    np.testing.assert_array_equal(mine.probabilities, evaluate_run(folder, Shelf()).probabilities)
 
 
 def test_cases_are_the_most_certain_of_each_class():

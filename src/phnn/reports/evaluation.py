@@ -19,7 +19,7 @@ from phnn.reports.results import RunRecord
 from phnn.tasks.images import ImageData
 from phnn.tasks.recipe import Recipe, Tree, build_recipe, merge
 from phnn.tasks.sound import SoundData
-from phnn.tasks.trained import Trained, load_trained
+from phnn.tasks.trained import Trained, fit_data, load_trained
 from phnn.tasks.training.build import Data, build_data
 from phnn.tasks.training.folder import MODEL
 
@@ -67,32 +67,39 @@ class Shelf:
         self._overrides = overrides or {}
         self._found: dict[str, Data | DataMissingError] = {}
 
-    def open_images(self, recipe: Recipe) -> ImageData:
-        """Returns the images of a recipe.
+    def open_images(self, trained: Trained) -> ImageData:
+        """Returns the images of a network, ready for it until the next one asks.
 
         Raises:
             DataMissingError: They cannot be read; the message says why, and what to do.
         """
-        data = self._open(recipe)
+        data = self._open(trained)
         assert isinstance(data, ImageData)  # the task of the recipe
         return data
 
-    def open_sound(self, recipe: Recipe) -> SoundData:
-        """Returns the recordings of a recipe.
+    def open_sound(self, trained: Trained) -> SoundData:
+        """Returns the recordings of a network, ready for it until the next one asks.
 
         Raises:
             DataMissingError: They cannot be read; the message says why, and what to do.
         """
-        data = self._open(recipe)
+        data = self._open(trained)
         assert isinstance(data, SoundData)  # the task of the recipe
         return data
 
-    def _open(self, recipe: Recipe) -> Data:
-        built = build_recipe(merge(recipe.to_dict(), self._overrides))
-        key = json.dumps([built.data, built.seed])
+    def name(self, trained: Trained) -> str:
+        """Returns a text that is the same for the same data."""
+        recipe = self._recipe(trained)
+        return json.dumps([recipe.data, recipe.seed], sort_keys=True)
+
+    def _recipe(self, trained: Trained) -> Recipe:
+        return build_recipe(merge(trained.recipe.to_dict(), self._overrides))
+
+    def _open(self, trained: Trained) -> Data:
+        key = self.name(trained)
         if key not in self._found:
             try:
-                self._found[key] = build_data(built)
+                self._found[key] = build_data(self._recipe(trained))
             except (OSError, ValueError) as error:
                 self._found[key] = DataMissingError(
                     f"the data of the runs cannot be read: {error}. Give --data.root FOLDER to say "
@@ -101,6 +108,10 @@ class Shelf:
         found = self._found[key]
         if isinstance(found, DataMissingError):
             raise found
+        try:
+            fit_data(found, trained)
+        except ValueError as error:
+            raise DataMissingError(str(error)) from error
         return found
 
 
@@ -109,23 +120,21 @@ def evaluate_run(folder: Path, shelf: Shelf) -> Evaluation:
 
     Args:
         folder: Of the run.
-        shelf: Where its data are found, when the answers are not there yet.
+        shelf: Where its data are found, when the answers for them are not there yet.
 
     Raises:
         DataMissingError: The data cannot be read.
     """
-    digest = hashlib.sha256((folder / MODEL).read_bytes()).hexdigest()
-    kept = _read(folder / EVALUATION, digest)
+    trained = load_trained(folder)
+    digest = hashlib.sha256((folder / MODEL).read_bytes() + shelf.name(trained).encode())
+    kept = _read(folder / EVALUATION, digest.hexdigest())
     if kept is not None:
         return kept
-    trained = load_trained(folder)
-    data = shelf.open_images(trained.recipe)
-    check_classes(trained, data)
-    made = _evaluate(trained, data)
+    made = _evaluate(trained, shelf.open_images(trained))
     with replacing(folder / EVALUATION) as temporary, temporary.open("wb") as file:
         np.savez_compressed(
             file,
-            model=digest,
+            digest=digest.hexdigest(),
             classes=np.array(made.classes),
             labels=made.labels,
             predictions=made.predictions,
@@ -154,24 +163,14 @@ def evaluate_runs(runs: Iterable[RunRecord], shelf: Shelf, say: Say) -> list[Eva
 
 
 def _read(path: Path, digest: str) -> Evaluation | None:
-    """Returns what a file holds if it is of the network with this digest."""
+    """Returns what a file holds if it is of the network and the data with this digest."""
     if not path.is_file():
         return None
     with np.load(path, allow_pickle=False) as file:
-        if str(file["model"]) != digest:
+        if "digest" not in file or str(file["digest"]) != digest:
             return None
         classes = tuple(str(name) for name in file["classes"])
         return Evaluation(classes, file["labels"], file["predictions"], file["probabilities"])
-
-
-def check_classes(trained: Trained, data: ImageData) -> None:
-    """Raises a DataMissingError when the data are not those that a network was trained for."""
-    known = list(trained.metadata["classes"])
-    if list(data.classes) != known:
-        raise DataMissingError(
-            f"the network knows the classes {', '.join(known[:5])}…, the data have "
-            f"{', '.join(data.classes[:5])}…; give the data it was trained for"
-        )
 
 
 def _evaluate(trained: Trained, data: ImageData) -> Evaluation:

@@ -20,6 +20,7 @@ from phnn.reports.sections.scores import show_scores, show_table
 from phnn.reports.sections.training import show_learning
 from phnn.tasks.recipe import Tree
 from phnn.tasks.task import SOUND, Task
+from phnn.tasks.training.folder import MODEL
 
 REPORT = "report.html"
 
@@ -60,6 +61,9 @@ def _make_sections(results: Results, shelf: Shelf, say: Say) -> Iterator[Section
     here = [run for run in results.representatives() if run.has_model]
     if here:
         yield from _show_answers(results.task, here, shelf, say)
+    elif any(run.result is not None for run in results.runs):
+        reason = f"Not shown: the folders of the runs hold no {MODEL}; train them again to see it."
+        yield Section("missing", "What needs the networks", [page.note(reason)])
     algebras = show_algebras(here, say)
     if algebras is not None:
         yield algebras

@@ -21,7 +21,7 @@ from phnn.tasks.images import CorruptImageError, preprocess, read_image
 from phnn.tasks.images.decode import Corrupt, check_corrupt
 from phnn.tasks.recipe import Recipe, Tree, build_recipe, merge
 from phnn.tasks.task import TASKS, Task
-from phnn.tasks.training.build import LEARNERS, build_data
+from phnn.tasks.training.build import LEARNERS, Data, build_data
 from phnn.tasks.training.folder import CONFIG, LAST, MODEL
 from phnn.tasks.training.run import calm_lightning, make_trainer, test
 
@@ -84,7 +84,7 @@ def load_trained(path: str | Path) -> Trained:
     recipe = (
         yaml.safe_load(config.read_text(encoding="utf-8"))
         if config.is_file()
-        else {key: metadata[key] for key in ("task", "data") if key in metadata}
+        else {key: metadata[key] for key in ("task", "data", "seed") if key in metadata}
     )
     return Trained(model, metadata, build_recipe(recipe))
 
@@ -129,20 +129,40 @@ def evaluate(
         if recipe.trainer.threads is not None:
             torch.set_num_threads(recipe.trainer.threads)
         data = build_data(recipe)
-        if list(data.classes) != list(trained.metadata["classes"]):
-            raise ValueError(
-                f"the network knows the classes {', '.join(trained.metadata['classes'][:5])}…, "
-                f"the data have {', '.join(data.classes[:5])}…; give the data it was trained for"
-            )
-        if data.in_channels != trained.model.config["in_channels"]:
-            raise ValueError(
-                f"the network takes {trained.model.config['in_channels']} channels, the data have "
-                f"{data.in_channels}; leave the options of the data as they were in training"
-            )
-        data.standardize_as(trained.metadata)
+        fit_data(data, trained)
         learner = LEARNERS[recipe.task](trained.model, recipe, trained.metadata)
         trainer = make_trainer(recipe.trainer, callbacks=[], progress=progress, logger=False)
         return test(learner, data, trainer)
+
+
+def fit_data(data: Data, trained: Trained) -> None:
+    """Makes data ready for a network: they are standardized as those of its training were.
+
+    Args:
+        data: Which are read.
+        trained: The network.
+
+    Raises:
+        ValueError: The network was not trained for such data.
+    """
+    missing = [name for name in ("classes", "mean", "std") if name not in trained.metadata]
+    if missing:
+        raise ValueError(
+            f"the network was saved without {' and '.join(missing)} of its data; save it with "
+            "metadata=ImageData.metadata(), or give the folder of its run"
+        )
+    known = list(trained.metadata["classes"])
+    if list(data.classes) != known:
+        raise ValueError(
+            f"the network knows the classes {', '.join(known[:5])}…, the data have "
+            f"{', '.join(data.classes[:5])}…; give the data it was trained for"
+        )
+    if data.in_channels != trained.model.config["in_channels"]:
+        raise ValueError(
+            f"the network takes {trained.model.config['in_channels']} channels, the data have "
+            f"{data.in_channels}; leave the options of the data as they were in training"
+        )
+    data.standardize_as(trained.metadata)
 
 
 def predict(

@@ -71,7 +71,7 @@ def _draw_cases(
     looks = []
     for run, _ in pair:
         trained = load_trained(run.folder)
-        images, inputs = take_images(shelf.open_images(trained.recipe), places)
+        images, inputs = take_images(shelf.open_images(trained), places)
         looks.append(look(run.variant, trained.model, inputs, answers.classes))
     labels = [answers.classes[answers.labels[place]] for place in places]
     title = f"{focus.variant} is {kind}, and sure of it"

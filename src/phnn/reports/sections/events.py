@@ -55,7 +55,7 @@ def draw_events(runs: Sequence[RunRecord], shelf: Shelf) -> Iterator[Picture]:
     shown: set[str] = set()
     for run in runs:
         trained = load_trained(run.folder)
-        data = shelf.open_sound(trained.recipe)
+        data = shelf.open_sound(trained)
         batches = list(islice(data.test_dataloader(), RECORDINGS))
         if run.family not in shown:
             shown.add(run.family)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -10,6 +11,7 @@ import yaml
 from phnn.reports import page
 from phnn.reports.page import Section
 from phnn.reports.results import Results
+from phnn.tasks.recipe import PRIVATE, Tree
 
 
 def show_runs(results: Results) -> Section:
@@ -61,9 +63,18 @@ def show_origin(results: Results) -> Section:
     for family in dict.fromkeys(run.family for run in results.runs):
         recipe = next((run.recipe for run in results.runs if run.family == family), None)
         if recipe is not None:
-            text = yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True)
+            text = yaml.safe_dump(_hide(recipe), sort_keys=False, allow_unicode=True)
             parts.append(page.fold(f"Recipe of the first run of {family}", page.code(text)))
     return Section("origin", "How to repeat it", parts)
+
+
+def _hide(recipe: Tree) -> Tree:
+    """A recipe with the names of folders alone, not where they are on somebody's machine."""
+    data = {
+        key: Path(value).name if key in PRIVATE and value is not None else value
+        for key, value in recipe.get("data", {}).items()
+    }
+    return {**recipe, "data": data}
 
 
 def _distinct(values: Iterable[Any]) -> str:

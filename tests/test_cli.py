@@ -11,6 +11,8 @@ from PIL import Image
 
 import phnn
 from phnn import cli
+from phnn.cli import training
+from phnn.tasks.recipe import build_recipe
 from phnn.tasks.trained import evaluate, load_trained
 from phnn.tasks.training import folder
 
@@ -64,6 +66,33 @@ def test_train_again_tells_the_result(run, capsys):
     code, out, _ = call(capsys, "train", config, "--out", run)
     assert code == 0
     assert "test accuracy" in out
+    assert "this run had ended before" in out
+
+
+def test_what_is_told_of_a_run_names_no_private_folder(run, monkeypatch):
+    told = [(run / "result.json").read_text(), str(phnn.load(run).phnn_metadata)]
+    assert str(run.parent) not in "".join(told)
+    argv = ["phnn", "train", "/home/me/mine.yaml", "--data.root=/home/me/data", "--out", "runs/a"]
+    monkeypatch.setattr(sys, "argv", argv)
+    assert training._command() == "phnn train mine.yaml --data.root=data --out runs/a"
+
+
+def test_the_seed_travels_with_a_network(run, tmp_path):
+    assert load_trained(run / "model.safetensors").recipe.seed == 0
+    recipe = build_recipe({"seed": 3, "data": {"name": "mine", "root": "x", "cache": "y"}})
+    metadata = {**phnn.load(run).phnn_metadata, **recipe.describe()}
+    saved = phnn.save(phnn.load(run), tmp_path / "a.safetensors", metadata=metadata)
+    assert load_trained(saved).recipe.seed == 3
+    assert load_trained(saved).recipe.data == {"name": "mine"}
+
+
+def test_a_network_that_was_saved_without_its_classes(run, tmp_path, capsys):
+    saved = phnn.save(phnn.create_model("resnet20"), tmp_path / "a.safetensors")
+    images = run.parent / "images"
+    argv = ("test", saved, "--data.root", images, "--data.validation", 0)
+    code, _, err = call(capsys, *argv, "--trainer.accelerator", "cpu")
+    assert code == cli.USER_ERROR
+    assert "was saved without classes and mean and std" in err
 
 
 @pytest.mark.parametrize("name", ["", "model.safetensors", "checkpoints/last.ckpt"])
@@ -92,7 +121,7 @@ def test_other_data_are_standardized_as_those_of_training(run, tmp_path):
 def test_predict(run, tmp_path, capsys):
     paint(tmp_path / "a.png", 0)
     Image.new("L", (30, 20), 250).save(tmp_path / "b.png")  # grey, and of another size
-    table = tmp_path / "out.csv"
+    table = tmp_path / "new" / "out.csv"
     code, out, _ = call(capsys, "predict", run, tmp_path / "a.png", tmp_path / "b.png", "-o", table)
     assert code == 0
     assert out.splitlines()[0].startswith(f"{tmp_path / 'a.png'}: dark (")
@@ -105,9 +134,10 @@ def test_predict(run, tmp_path, capsys):
 def test_predict_corrupt(run, tmp_path, capsys):
     paint(tmp_path / "a.png", 0)
     (tmp_path / "b.png").write_bytes(b"not an image")
-    code, _, err = call(capsys, "predict", run, tmp_path)
+    code, _, err = call(capsys, "predict", run, tmp_path, "-o", tmp_path / "out.csv")
     assert code == cli.USER_ERROR
     assert "b.png" in err
+    assert (tmp_path / "out.csv").read_text().startswith("image,label,probability")
     code, out, _ = call(capsys, "predict", run, tmp_path, "--corrupt", "skip")
     assert code == 0
     assert len(out.splitlines()) == 1
@@ -171,6 +201,14 @@ def test_a_converted_network_is_trained_on(run, dense, tmp_path, capsys):
     trained = phnn.load(out / "model.safetensors")
     assert trained.layer1[0].conv1.n == 2
     assert trained.config["n"] is None
+
+
+def test_a_start_has_a_folder_of_its_own():
+    names = [
+        training._variant(build_recipe({"model": model, "start": start}))
+        for model, start in (({}, None), ({"n": 4}, None), ({}, "a/small.safetensors"))
+    ]
+    assert names == ["real", "n=4", "real-from-small"]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 import csv
 import json
 import math
+import signal
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -113,6 +114,10 @@ def test_table_and_picture(comparison, tmp_path, monkeypatch, capsys):
     started.clear()
     assert call(comparison, out, "--optimizer.lr", "0.01") == 0
     assert started == []  # everything has ended
+    before = (out / "results.json").read_bytes()
+    assert call(comparison, out, "--optimizer.lr", "0.02") == cli.USER_ERROR
+    assert "optimizer.lr: 0.01 → 0.02" in capsys.readouterr().err
+    assert (out / "results.json").read_bytes() == before
 
 
 def test_failed_runs_are_listed_and_tried_again(comparison, tmp_path, monkeypatch, capsys):
@@ -187,6 +192,36 @@ def test_interrupt_leaves_no_process_behind(comparison, tmp_path, monkeypatch):
     assert [process.returncode for process in sleepers] == [-15, -15]
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGTERM to catch")
+def test_a_terminated_comparison_ends_its_runs(comparison, tmp_path, monkeypatch):
+    sleepers = []
+
+    def sleep(*_, **__):
+        sleepers.append(POPEN([sys.executable, "-c", "import time; time.sleep(60)"]))
+        return sleepers[-1]
+
+    monkeypatch.setattr(comparing.subprocess, "Popen", sleep)
+    monkeypatch.setattr(comparing.time, "sleep", lambda _: signal.raise_signal(signal.SIGTERM))
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit, match="143"):
+        call(comparison, tmp_path / "out")
+    assert [process.returncode for process in sleepers] == [-15]
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"seed": 7}, "seed=7 is for the comparison mine to say"),
+        ({"model": {"n": 8}}, r"model\.n=8 is for the comparison mine to say"),
+        ({"task": "sound"}, "is of another task"),
+    ],
+)
+def test_what_runs_differ_in_is_not_replaced(comparison, tmp_path, overrides, message):
+    with pytest.raises(ValueError, match=message):
+        plan(load_comparison(comparison), tmp_path, overrides)
+
+
 @pytest.mark.parametrize("name", list_comparisons())
 def test_packaged_comparisons(name):
     comparison = load_comparison(name)
@@ -214,6 +249,7 @@ def test_packaged_comparisons_can_be_built(name):
         ("families: {digts: {real: }}", "unknown recipe 'digts'; did you mean 'digits'"),
         ("family: {}", "unknown key of a comparison 'family'; did you mean 'families'"),
         ("title: nothing", "has no families"),
+        ("families: {digits: }", "the family digits of the comparison .* has no variants"),
         ("- a list", "must hold a mapping"),
         ("families: {", "is not YAML"),
     ],

@@ -7,6 +7,7 @@ import runpy
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +29,7 @@ from phnn.tasks.training import (
     train,
 )
 from phnn.tasks.training import progress as progress_module
+from phnn.tasks.training.build import build_data, build_learner
 
 WORKER = Path(__file__).parent / "train_worker.py"
 CLASSES, IMAGES, SIZE = ("dark", "light"), 12, 32
@@ -152,6 +154,28 @@ def test_folder_of_another_recipe_is_refused(reference, tiny):
         run(tiny, reference, model={"n": 4})
 
 
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"data": {"root": "elsewhere"}}, r"data\.root: .* → elsewhere.*if the data have moved"),
+        ({"trainer": {"precision": "bf16-mixed"}}, "precision: 32-true → bf16-mixed"),
+        ({"trainer": {"gradient_clip_val": 1.0}}, r"gradient_clip_val: None → 1\.0"),
+    ],
+)
+def test_the_result_of_another_recipe_is_not_taken(reference, tiny, overrides, message):
+    before = (reference / "config.yaml").read_bytes()
+    with pytest.raises(RunFolderError, match=message):
+        run(tiny, reference, **overrides)
+    assert (reference / "config.yaml").read_bytes() == before
+    run(tiny, reference, trainer={"threads": 2})  # how, not what
+    assert (reference / "config.yaml").read_bytes() == before
+
+
+def test_every_process_knows_that_a_run_has_ended(reference, tiny, monkeypatch):
+    monkeypatch.setattr(folder.rank_zero_only, "rank", 1, raising=False)
+    assert run(tiny, reference) == {}
+
+
 def test_folder_in_use_is_refused(tiny, tmp_path):
     fcntl = pytest.importorskip("fcntl")
     with (tmp_path / ".lock").open("w") as file:
@@ -210,6 +234,16 @@ def test_start_from_saved_weights(reference, tiny, tmp_path):
     )
     with pytest.raises(ValueError, match="holds a network with n=2, the recipe has n=4"):
         run(tiny, tmp_path / "other", model={"n": 4}, start=start)
+
+
+def test_start_with_another_seed_is_warned_about(reference, tiny, caplog):
+    recipe = build_recipe(merge(tiny, {"start": str(reference / "model.safetensors"), "seed": 1}))
+    data = build_data(recipe)
+    build_learner(recipe, data)
+    assert "was trained with seed=0, this run has seed=1" in caplog.text
+    caplog.clear()
+    build_learner(replace(recipe, seed=0), data)
+    assert caplog.text == ""
 
 
 # --- stopped and continued -----------------------------------------------------------------------
@@ -374,6 +408,10 @@ def test_stops_when_the_loss_is_not_a_number(tiny, tmp_path):
         ({"optimizer": {"learning": 1}}, "unknown optimizer option 'learning'"),
         ({"optimizer": {"lr": "fast"}}, "lr.*Expected a.*float.*fast"),
         ({"schedule": {"name": "cosin"}}, "cosin"),
+        ({"schedule": {"warmup": 1.0}}, r"schedule\.warmup=1\.0 must be at least 0 and below 1"),
+        ({"schedule": {"every": 0}}, r"schedule\.every=0 must be at least 1"),
+        ({"trainer": {"max_epochs": 0}}, r"trainer\.max_epochs=0 must be at least 1"),
+        ({"trainer": {"checkpoint_steps": 0}}, r"checkpoint_steps=0 must be at least 1"),
         ({"data": {"batchsize": 3}}, "unknown data option 'batchsize'; did you mean 'batch_size'"),
         ({"model": {"name": "resnet21"}}, "did you mean"),
         ({"model": {"name": None}}, "None"),

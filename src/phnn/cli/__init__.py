@@ -47,6 +47,7 @@ EXTRAS = {
     ),
     **dict.fromkeys(["pyroomacoustics", "soundfile", "tqdm"], "sound"),
     **dict.fromkeys(["onnx", "onnxruntime", "onnxscript"], "export"),
+    "codecarbon": "energy",
 }
 
 

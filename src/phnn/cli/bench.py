@@ -54,6 +54,8 @@ def bench(
     if threads is not None:
         torch.set_num_threads(threads)
     example = torch.randn(parse_shape(shape))
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)  # an error here costs nothing yet
     forms = make_forms(_make_network(network), example, n, rounds)
     trained = ("real", "assembled") if training else ()
     results = compete(forms, example, trained, rounds, compile)

@@ -11,7 +11,7 @@ Overrides = dict[str, Any]
 def report(folder: Path, overrides: Overrides, out: Path | None = None) -> int:
     """Write one HTML file about a comparison or a run, with all its tables and pictures.
 
-    Example: phnn report results/digits
+    Example: phnn report runs/digits
 
     Args:
         folder: Results of phnn compare, or the folder of a run; also when some runs have not ended.
@@ -32,7 +32,7 @@ def figures(overrides: Overrides, results: Path | None = None, out: Path | None 
 
     Those of the learning tests are drawn by phnn toy.
 
-    Example: phnn figures results/digits
+    Example: phnn figures runs/digits
 
     Args:
         overrides: Parts of the recipes to replace, such as --data.root FOLDER.

@@ -14,14 +14,14 @@ def toy(out: Path | None = None, steps: int = 400, seed: int = 0) -> int:
     by other algebras. The command fails when a rule is not found.
 
     Args:
-        out: Folder of the results; results/toy by default.
+        out: Folder of the results; runs/toy by default.
         steps: Of training, for each problem.
         seed: Of filters, starting values and data.
     """
     from phnn.reports.toy import draw_algebras, draw_losses, render_toy, write_toy
     from phnn.tasks.toy import PROBLEMS, solve
 
-    folder = out or Path("results") / "toy"
+    folder = out or Path("runs") / "toy"
     results = []
     for problem in PROBLEMS:
         print(f"{problem.name}, n={problem.algebra.n}: learning {problem.learned}", flush=True)

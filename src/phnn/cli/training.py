@@ -5,20 +5,23 @@ from __future__ import annotations
 import csv
 import os
 import shlex
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from phnn.tasks.compare import Comparison, Outcome
     from phnn.tasks.detect import Heard
+    from phnn.tasks.recipe import Recipe
     from phnn.tasks.task import Task
     from phnn.tasks.trained import Trained
 
 Overrides = dict[str, Any]
-Table = list[tuple[Any, ...]]
+Rows = Iterator[tuple[Any, ...]]
 FAILED_RUNS = 1
+TERMINATED = 128 + signal.SIGTERM  # as shells say it
 
 
 def train(recipe: str, overrides: Overrides, out: Path | None = None) -> int:
@@ -30,18 +33,22 @@ def train(recipe: str, overrides: Overrides, out: Path | None = None) -> int:
         recipe: Name of a packaged recipe, or a YAML file.
         overrides: Parts of the recipe to replace.
         out: Folder of the run; runs/RECIPE-VARIANT-seedN by default. The same command again goes on
-            from the last checkpoint there.
+            from the last checkpoint there, and shows the result of a run that has ended.
     """
     from phnn.tasks.recipe import build_recipe, merge, read_recipe
     from phnn.tasks.task import TASKS
     from phnn.tasks.training import train as run
+    from phnn.tasks.training.folder import read_result
 
     built = build_recipe(merge(read_recipe(recipe), overrides))
-    folder = out or Path("runs") / f"{Path(recipe).stem}-{_variant(built.model)}-seed{built.seed}"
-    result = run(built, folder, command=shlex.join(["phnn", *sys.argv[1:]]))
+    folder = out or Path("runs") / f"{Path(recipe).stem}-{_variant(built)}-seed{built.seed}"
+    ended_before = read_result(folder) is not None
+    result = run(built, folder, command=_command())
     if result:  # of several processes, the first one speaks
         scores = _show_scores(TASKS[built.task], result)
         print(f"{scores}; {result['parameters']:,} parameters; see {folder}")
+        if ended_before:
+            print("this run had ended before; to train anew, give another --out")
     return 0
 
 
@@ -84,45 +91,47 @@ def predict(
 
     trained = load_trained(checkpoint)
     if trained.task.name == "sound":
-        table = _predict_events(trained, inputs, pictures)
+        rows = _predict_events(trained, inputs, pictures)
     elif pictures is None:
-        table = _predict_classes(trained, inputs, corrupt)
+        rows = _predict_classes(trained, inputs, corrupt)
     else:
         raise ValueError("--pictures is for networks that hear; this one sees images")
-    if out is not None:
-        with out.open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file).writerows(table)
-        print(f"wrote {out}")
+    if out is None:
+        for _ in rows:
+            pass
+        return 0
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with out.open("w", newline="", encoding="utf-8", buffering=1) as file:  # as they come
+        csv.writer(file).writerows(rows)
+    print(f"wrote {out}")
     return 0
 
 
 def _predict_classes(
     trained: Trained, images: Sequence[Path], corrupt: Literal["raise", "skip"]
-) -> Table:
+) -> Rows:
     from phnn.tasks.trained import Prediction
     from phnn.tasks.trained import predict as run
 
-    table: Table = [Prediction._fields]
+    yield Prediction._fields
     for prediction in run(trained, images, corrupt=corrupt):
         print(f"{prediction.image}: {prediction.label} ({100 * prediction.probability:.1f} %)")
-        table.append(prediction)
-    return table
+        yield prediction
 
 
-def _predict_events(trained: Trained, recordings: Sequence[Path], pictures: Path | None) -> Table:
+def _predict_events(trained: Trained, recordings: Sequence[Path], pictures: Path | None) -> Rows:
     from phnn.tasks.detect import Event, detect
 
-    table: Table = [("recording", *Event._fields)]
+    yield "recording", *Event._fields
     for heard in detect(trained, recordings):
         for event in heard.events:
             times = f"{event.start:.1f} to {event.end:.1f} s"
             print(f"{heard.file}: {times}: {event.label} ({100 * event.probability:.1f} %)")
-            table.append((str(heard.file), *event))
+            yield str(heard.file), *event
         if not heard.events:
             print(f"{heard.file}: nothing was heard")
         if pictures is not None:
             _draw(heard, pictures)
-    return table
 
 
 def _draw(heard: Heard, folder: Path) -> None:
@@ -146,8 +155,8 @@ def compare(
     Args:
         overrides: Parts of every recipe to replace.
         comparison: Name of a packaged comparison, or a YAML file.
-        out: Folder of the results; results/COMPARISON by default. The same command again goes on
-            where it stopped.
+        out: Folder of the results; runs/COMPARISON by default. The same command again goes on where
+            it stopped.
         jobs: Runs at once; by default two on the CPU, which they share, and one on anything else.
         power: Of the hardware in watts, for the paper's estimate of CO2, hours × power × 0.445
             kg/kWh.
@@ -156,25 +165,32 @@ def compare(
     from phnn.tasks.compare import load_comparison, plan, run_all
     from phnn.tasks.recipe import build_recipe, merge
     from phnn.tasks.training import check_recipe
+    from phnn.tasks.training.folder import check_folder
 
     loaded = load_comparison(comparison)
-    folder = out or Path("results") / loaded.name
+    folder = out or Path("runs") / loaded.name
     jobs = _count_jobs() if jobs is None else jobs
     if jobs < 1:
         raise ValueError(f"jobs={jobs} must be at least 1")
     shared = {"trainer": {"threads": max(1, (os.cpu_count() or 1) // jobs)}} if jobs > 1 else {}
     runs = plan(loaded, folder, merge(shared, overrides))
-    for run in runs:
-        check_recipe(build_recipe(run.recipe))  # a mistake shows now, not after hours
-
-    command = shlex.join(["phnn", *sys.argv[1:]])
+    for run in runs:  # a mistake shows now, not after hours
+        recipe = build_recipe(run.recipe)
+        check_recipe(recipe)
+        check_folder(run.folder, recipe)
+    command = _command()
 
     def report(outcomes: Sequence[Outcome]) -> None:
         reports.write_tables(loaded, outcomes, folder, power, command)
         ended = sum(outcome.result is not None for outcome in outcomes)
         print(f"{ended} of {len(outcomes)} runs have ended; {jobs} at once, in {folder / 'runs'}")
 
-    outcomes = run_all(runs, jobs, report)
+    # the processes of the runs end with this one, as they do after Ctrl-C
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
+    try:
+        outcomes = run_all(runs, jobs, report)
+    finally:
+        signal.signal(signal.SIGTERM, before)
     return _conclude(loaded, outcomes, folder, power, command)
 
 
@@ -205,10 +221,22 @@ def _count_jobs() -> int:
     return 2 if on_cpu and (os.cpu_count() or 1) > 1 else 1
 
 
-def _variant(model: dict[str, Any]) -> str:
+def _variant(recipe: Recipe) -> str:
+    model = recipe.model
+    name = "real" if model.get("n") is None else f"n={model['n']}"
     if model.get("algebra") is not None:
-        return str(model["algebra"])
-    return "real" if model.get("n") is None else f"n={model['n']}"
+        name = str(model["algebra"])
+    return name if recipe.start is None else f"{name}-from-{Path(recipe.start).stem}"
+
+
+def _command() -> str:
+    """What was typed, of absolute paths the last part alone: results are shown to others."""
+    return shlex.join(["phnn", *map(_shorten, sys.argv[1:])])
+
+
+def _shorten(word: str) -> str:
+    option, equals, value = word.partition("=") if word.startswith("-") else ("", "", word)
+    return f"{option}{equals}{Path(value).name}" if Path(value).is_absolute() else word
 
 
 def _show_scores(task: Task, result: dict[str, Any]) -> str:

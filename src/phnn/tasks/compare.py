@@ -112,6 +112,12 @@ def load_comparison(name: str | Path) -> Comparison:
         _find_recipe(family, Path(name).parent): entries
         for family, entries in tree["families"].items()
     }
+    for family, entries in families.items():
+        if not isinstance(entries, Mapping):
+            raise ValueError(
+                f"the family {family} of the comparison {name} has no variants, such as real: or "
+                "n=4:"
+            )
     variants = [
         _make_variant(recipe, str(variant), entry, tree.get("seeds", [0]), _find_baseline(entries))
         for recipe, entries in families.items()
@@ -175,17 +181,33 @@ def plan(comparison: Comparison, out: Path, overrides: Mapping[str, Any]) -> lis
     Args:
         comparison: What to compare.
         out: Where the folders of the runs go.
-        overrides: Parts of a recipe that replace those of every family's.
+        overrides: Parts of a recipe that replace those of every family's, but not what makes the
+            difference between the runs.
     """
     task = overrides.get("task", comparison.task.name)
     if task != comparison.task.name:
         raise ValueError(f"task={task}: the comparison {comparison.name} is of another task")
+    _check_differences(comparison, overrides)
     runs = [
         Run(variant, seed, out / "runs" / _slug(variant, seed), _recipe(variant, seed, overrides))
         for variant in comparison.variants
         for seed in variant.seeds
     ]
     return sorted(runs, key=lambda run: run.variant.seeds.index(run.seed))
+
+
+def _check_differences(comparison: Comparison, overrides: Mapping[str, Any]) -> None:
+    """Raises an error for what would make runs equal that a table shows under different names."""
+    own = {"n", "algebra"}.union(*(variant.options for variant in comparison.variants))
+    given = {f"model.{option}": value for option, value in overrides.get("model", {}).items()}
+    if "seed" in overrides:
+        given["seed"] = overrides["seed"]
+    for name, value in given.items():
+        if name == "seed" or name.removeprefix("model.") in own:
+            raise ValueError(
+                f"{name}={value} is for the comparison {comparison.name} to say, whose runs differ "
+                "in it; write a comparison of your own: a YAML file with seeds and families"
+            )
 
 
 def _recipe(variant: Variant, seed: int, overrides: Mapping[str, Any]) -> Tree:
@@ -247,4 +269,6 @@ def _settle(outcome: Outcome, code: int) -> None:
     outcome.result = read_result(outcome.run.folder)
     if outcome.result is None:
         failure = read_failure(outcome.run.folder)
-        outcome.error = failure or f"its process ended with exit code {code}"
+        log = outcome.run.folder / LOG
+        hint = f"; see {log}" if log.exists() else ""
+        outcome.error = failure or f"its process ended with exit code {code}{hint}"

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import yaml
 
 Tree = dict[str, Any]
+PRIVATE = ("root", "cache")  # options of the data that name folders of somebody's machine
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,11 @@ class ScheduleOptions:
     factor: float = 0.1
     warmup: float = 0.3
 
+    def __post_init__(self) -> None:
+        _check_least("schedule.every", self.every)
+        if not 0 <= self.warmup < 1:
+            raise ValueError(f"schedule.warmup={self.warmup} must be at least 0 and below 1")
+
 
 @dataclass(frozen=True)
 class TrainerOptions:
@@ -95,6 +101,15 @@ class TrainerOptions:
     energy: bool | None = None
     country: str = "ITA"
 
+    def __post_init__(self) -> None:
+        _check_least("trainer.max_epochs", self.max_epochs)
+        _check_least("trainer.checkpoint_steps", self.checkpoint_steps)
+
+
+def _check_least(name: str, value: int | None) -> None:
+    if value is not None and value < 1:
+        raise ValueError(f"{name}={value} must be at least 1")
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -128,7 +143,8 @@ class Recipe:
 
     def describe(self) -> Tree:
         """Returns what a saved network tells of how it was made: no private folder."""
-        return {"task": self.task, "data": {k: v for k, v in self.data.items() if k != "root"}}
+        data = {key: value for key, value in self.data.items() if key not in PRIVATE}
+        return {"task": self.task, "data": data, "seed": self.seed}
 
 
 def build_recipe(tree: Mapping[str, Any]) -> Recipe:
@@ -156,20 +172,32 @@ SECTIONS: dict[str, type] = {
     "schedule": ScheduleOptions,
     "trainer": TrainerOptions,
 }
-# what may change between a run and its continuation: where and how, not what is computed
+# what may change between a run and its continuation: where the data are, where and how carefully
+# it is computed, and what may help against a loss that is not finite
+_RESCUES = {"precision", "gradient_clip_val"}
 _FREE = {
-    "data": {"root"},
+    "data": {"root", "cache"},
     "trainer": {f for f in TrainerOptions.__dataclass_fields__ if f != "max_epochs"},
 }
+# and what may differ when the result of a run is taken for that of another
+_FREE_AT_END = {"data": {"cache"}, "trainer": _FREE["trainer"] - _RESCUES}
 
 
-def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Returns how two recipes differ in what they compute, as "model.n: 2 → 4"."""
+def differences(old: Mapping[str, Any], new: Mapping[str, Any], *, ended: bool) -> list[str]:
+    """Returns how two recipes differ in what they compute, as "model.n: 2 → 4".
+
+    Args:
+        old: Of a run.
+        new: Of what is asked for now.
+        ended: Whether the run has ended, so that its result would be taken for the new one's;
+            otherwise the run would go on by the new recipe.
+    """
+    free = _FREE_AT_END if ended else _FREE
     found = []
     for section in sorted({*old, *new}):
         before, after = old.get(section), new.get(section)
         if isinstance(before, Mapping) and isinstance(after, Mapping):
-            keys = sorted({*before, *after} - _FREE.get(section, set()))
+            keys = sorted({*before, *after} - free.get(section, set()))
             pairs = [(f"{section}.{key}", before.get(key), after.get(key)) for key in keys]
         else:
             pairs = [(section, before, after)]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import logging
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -17,6 +20,8 @@ from phnn.tasks.seeds import derive_seed
 from phnn.tasks.sound import SoundData
 from phnn.tasks.training.classifier import Classifier
 from phnn.tasks.training.detector import Detector
+
+logger = logging.getLogger(__name__)
 
 Data = ImageData | SoundData
 DATA: dict[str, type[Data]] = {"images": ImageData, "sound": SoundData}
@@ -62,7 +67,22 @@ def build_learner(recipe: Recipe, data: Data) -> Classifier | Detector:
     model = create_model(**{**sizes, **learner.network_options(metadata), **recipe.model})
     if recipe.start is not None:
         model = _begin_from(recipe.start, model)
+        _compare_seeds(recipe, model.phnn_metadata)  # type: ignore[arg-type]
     return learner(model, recipe, metadata)
+
+
+def _compare_seeds(recipe: Recipe, saved: Mapping[str, Any]) -> None:
+    """Warns where a network may be tested on what it was trained on before."""
+    now = recipe.describe()
+    if saved.get("data") == now["data"] and saved.get("seed", recipe.seed) != recipe.seed:
+        logger.warning(
+            "%s was trained with seed=%s, this run has seed=%s: where the test part is drawn by "
+            "the seed, it holds what the network knows already; give --seed %s to avoid it",
+            recipe.start,
+            saved["seed"],
+            recipe.seed,
+            saved["seed"],
+        )
 
 
 def _begin_from(start: str, model: Network) -> Network:

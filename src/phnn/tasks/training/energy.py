@@ -24,7 +24,8 @@ class EnergyMeter:
         installed = importlib.util.find_spec("codecarbon") is not None
         if wanted and not installed:
             raise ModuleNotFoundError(
-                'energy is measured by codecarbon; install it with pip install "phnn[energy]"'
+                'energy is measured by codecarbon; install it with pip install "phnn[energy]"',
+                name="codecarbon",
             )
         self._tracker = _make_tracker(country) if installed and wanted is not False else None
 

@@ -38,20 +38,25 @@ def open_folder(out: Path, recipe: Recipe) -> Iterator[dict[str, Any] | None]:
     Yields:
         The result, if the run has ended there before.
     """
-    if getattr(rank_zero_only, "rank", 0):  # the first process of a run speaks for the others
-        yield None
+    if not is_first_process():
+        yield read_result(out)
         return
     out.mkdir(parents=True, exist_ok=True)
     with _alone_in(out):
-        _check_recipe(out, recipe)
-        for torn in (out / LAST).parent.glob(".*.tmp"):  # what a killed process was writing
-            torn.unlink()
-        (out / FAILURE).unlink(missing_ok=True)
+        check_folder(out, recipe)
+        result = read_result(out)
+        if result is None:
+            _prepare(out, recipe)
         try:
-            yield read_result(out)
+            yield result
         except Exception as error:
             write_json(out / FAILURE, {"error": f"{type(error).__name__}: {error}"})
             raise
+
+
+def is_first_process() -> bool:
+    """Returns whether this process speaks for the others of a run."""
+    return not getattr(rank_zero_only, "rank", 0)
 
 
 def read_result(folder: Path) -> dict[str, Any] | None:
@@ -73,19 +78,33 @@ def write_json(path: Path, content: Any) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def _check_recipe(out: Path, recipe: Recipe) -> None:
+def check_folder(out: Path, recipe: Recipe) -> None:
+    """Raises an error when a folder holds a run that is not of this recipe.
+
+    Args:
+        out: The folder, which need not be there.
+        recipe: By which a run there would go on, or whose result would be taken from there.
+    """
     path = out / CONFIG
-    new = recipe.to_dict()
-    if path.exists() and any((out / begun).exists() for begun in (LAST, RESULT)):
-        old = yaml.safe_load(path.read_text(encoding="utf-8"))
-        changed = differences(build_recipe(old).to_dict(), new)
-        if changed:
-            raise RunFolderError(
-                f"{out} holds a run of another recipe ({'; '.join(changed)}); "
-                "give another --out, or delete the folder"
-            )
-    with replacing(path) as temporary:
-        text = yaml.safe_dump(new, sort_keys=False, allow_unicode=True)
+    ended = (out / RESULT).exists()
+    if not path.exists() or not (ended or (out / LAST).exists()):
+        return
+    old = build_recipe(yaml.safe_load(path.read_text(encoding="utf-8"))).to_dict()
+    changed = differences(old, recipe.to_dict(), ended=ended)
+    if changed:
+        moved = any(change.startswith("data.root:") for change in changed)
+        raise RunFolderError(
+            f"{out} holds a run of another recipe ({'; '.join(changed)}); give another --out, or "
+            f"delete the folder{f'; if the data have moved, change {path}' if moved else ''}"
+        )
+
+
+def _prepare(out: Path, recipe: Recipe) -> None:
+    (out / FAILURE).unlink(missing_ok=True)
+    for torn in (out / LAST).parent.glob(".*.tmp"):  # what a killed process was writing
+        torn.unlink()
+    with replacing(out / CONFIG) as temporary:
+        text = yaml.safe_dump(recipe.to_dict(), sort_keys=False, allow_unicode=True)
         temporary.write_text(text, encoding="utf-8")
 
 

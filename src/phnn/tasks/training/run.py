@@ -23,7 +23,7 @@ from phnn.io import save
 from phnn.tasks.recipe import Recipe, TrainerOptions
 from phnn.tasks.training.build import Data, build_data, build_learner, check_recipe
 from phnn.tasks.training.energy import EnergyMeter
-from phnn.tasks.training.folder import MODEL, RESULT, open_folder, write_json
+from phnn.tasks.training.folder import MODEL, RESULT, is_first_process, open_folder, write_json
 from phnn.tasks.training.learner import Learner
 from phnn.tasks.training.progress import AtomicCheckpointIO, Clock, Keeper
 
@@ -57,7 +57,7 @@ def train(
     out = Path(out)
     with open_folder(out, recipe) as finished, calm_lightning():
         if finished is not None:
-            return finished
+            return finished if is_first_process() else {}
         if recipe.trainer.threads is not None:
             torch.set_num_threads(recipe.trainer.threads)
         check_recipe(recipe)
@@ -100,7 +100,6 @@ def _fit_and_test(learner: Learner, data: Data, out: Path, progress: bool) -> di
     return {
         "model": learner.model.config,
         **described,
-        "seed": learner.recipe.seed,
         **learner.count_parameters(),
         "storage_bytes": saved.stat().st_size,
         "epochs": keeper.epochs,

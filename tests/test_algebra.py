@@ -238,3 +238,12 @@ def test_get_reads_every_name_this_module_makes():
 def test_bad_input_is_named(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_names_with_named_arguments():
+    assert (
+        algebra.get("clifford(0, q=2)") == algebra.clifford(0, q=2) == algebra.get("clifford(0, 2)")
+    )
+    assert algebra.get("clifford(3, r=1)").n == 16
+    with pytest.raises(ValueError, match="unexpected keyword argument 's'"):
+        algebra.get("clifford(3, s=1)")

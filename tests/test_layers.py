@@ -518,3 +518,21 @@ def test_to_dense_keeps_mode_and_requires_grad():
     assert dense.bias.requires_grad
     dense.bias.data.zero_()
     assert layer.bias.any()  # a copy, not a view
+
+
+def test_a_fixed_algebra_loads_in_every_precision():
+    rule = [[[1.0, 0.0], [0.0, 1.0]], [[0.0, 0.3], [1.0, 0.0]]]
+    layer = phnn.PHLinear(8, 8, algebra=algebra.Algebra("mine", rule))
+    for dtype in (torch.float32, torch.bfloat16, torch.float64):
+        state = {name: value.to(dtype) for name, value in layer.state_dict().items()}
+        phnn.PHLinear(8, 8, algebra=layer.algebra).load_state_dict(state)
+    state["A"] = state["A"] + 1e-3
+    with pytest.raises(RuntimeError, match="holds a learned algebra"):
+        layer.load_state_dict(state)
+
+
+def test_tracing_by_fx_names_the_way():
+    model = nn.Sequential(phnn.PHLinear(8, 8, n=2))
+    with pytest.raises(TypeError, match=r"is_leaf_module.*phnn\.to_dense\(model\)"):
+        torch.fx.symbolic_trace(model)
+    torch.fx.symbolic_trace(phnn.to_dense(model))

@@ -426,21 +426,19 @@ def _evaluate(node: ast.expr) -> Algebra:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
         if node.func.id not in _CONSTRUCTORS:
             raise _UnknownNameError(node.func.id)
-        arguments = [_integers(argument) or _evaluate(argument) for argument in node.args]
+        named = {word.arg: _argument(word.value) for word in node.keywords if word.arg}
         try:
-            return _CONSTRUCTORS[node.func.id](
-                *(a[0] if isinstance(a, list) else a for a in arguments)
-            )
+            return _CONSTRUCTORS[node.func.id](*map(_argument, node.args), **named)
         except TypeError as error:
             raise ValueError(f"{ast.unparse(node)}: {error}") from None
     raise _UnknownNameError(ast.unparse(node))
 
 
-def _integers(node: ast.expr) -> list[int | tuple[int, ...]] | None:
-    """An integer or a tuple of integers, boxed so that 0 and () are not mistaken for absence."""
+def _argument(node: ast.expr) -> Algebra | int | tuple[int, ...]:
+    """An algebra, an integer or a tuple of integers."""
     try:
         value = ast.literal_eval(node)
     except ValueError:
-        return None
+        return _evaluate(node)
     is_tuple = isinstance(value, tuple) and all(isinstance(v, int) for v in value)
-    return [value] if isinstance(value, int) or is_tuple else None
+    return value if isinstance(value, int) or is_tuple else _evaluate(node)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from phnn import algebra as algebras
 from phnn import decompose, functional, init
@@ -214,6 +214,11 @@ class PHLayer(nn.Module):
     ) -> None:
         """Refuses what torch would blame on an assembled weight that the user never saw."""
         name = type(self).__name__
+        if isinstance(input, fx.Proxy):
+            raise TypeError(
+                f"{name} is a layer that torch.fx must not look into; make PH layers leaves of "
+                "the tracer (is_leaf_module), or trace phnn.to_dense(model)"
+            )
         if not isinstance(input, Tensor):
             raise TypeError(f"{name} expects a torch.Tensor, got {type(input).__name__}")
         if not input.is_floating_point():
@@ -316,8 +321,11 @@ def _check_integer(name: str, value: object) -> None:
 
 
 def _is_algebra(A: Tensor, algebra: Algebra) -> bool:
-    structure = algebra.structure
-    return A.shape == structure.shape and torch.equal(A.detach().cpu().double(), structure)
+    """Whether a state, of whatever precision, is that of an algebra."""
+    structure, found = algebra.structure, A.detach().cpu().double()
+    precisions = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+    rounded = (structure.to(precision).double() for precision in precisions)
+    return A.shape == structure.shape and any(torch.equal(found, value) for value in rounded)
 
 
 def _known(A: Tensor) -> Algebra | None:

@@ -361,3 +361,12 @@ class TestBadInput:
     def test_option(self, option: dict[str, float], message: str) -> None:
         with pytest.raises(ValueError, match=message):
             bilinear(algebra.complex, **option)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [-1.0, 1.0, 2.0])
+def test_one_dimension(value: float) -> None:
+    found = bilinear(torch.full((1, 1, 1), value))
+    assert (found.rank, found.error) == (1, 0)
+    entries = torch.zeros(2, 2, 2)
+    entries[0, 0, 0] = value
+    assert bilinear(entries).rank == 1

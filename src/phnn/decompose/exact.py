@@ -321,7 +321,8 @@ def _as_signs(A: Tensor) -> Factors | None:
     wrong = signs - f.view(-1, 1) * g * h[i ^ b]
     rows, columns = wrong.nonzero().unbind(1)
     eye = torch.eye(n, dtype=A.dtype)
-    characters = functools.reduce(torch.kron, [_matrix([[1, 1], [1, -1]])] * (n.bit_length() - 1))
+    twos = [_matrix([[1, 1], [1, -1]])] * (n.bit_length() - 1)
+    characters = functools.reduce(torch.kron, twos, _matrix([[1]]))
     corrections = eye[:, rows ^ columns] * wrong[rows, columns]
     return Factors(
         U=torch.cat([f.view(-1, 1) * characters, eye[:, rows]], dim=1),

@@ -184,11 +184,11 @@ class _Rearranged:
         self.matrix = places.reshape(n * n, -1).to(weight.dtype if exact else torch.float32)
 
     def gram(self) -> Tensor:
-        """The n² × n² products of rows in float64, by columns that fit a cache."""
+        """The n² × n² products of rows in float64 on the CPU, by columns that fit its cache."""
         size = len(self.matrix)
-        gram = torch.zeros(size, size, dtype=torch.float64, device=self.matrix.device)
+        gram = torch.zeros(size, size, dtype=torch.float64, device="cpu")
         for columns in self.matrix.split(max(1, 2**20 // size), dim=1):
-            exact = columns.double()
+            exact = columns.cpu().double()  # not all devices have float64
             gram.addmm_(exact, exact.mT)
         if not gram.isfinite().all():
             raise ValueError("the weight holds values that are NaN or infinite")
@@ -196,15 +196,19 @@ class _Rearranged:
 
     def fit(self, basis: Tensor, inverse: Tensor, gram: Tensor) -> Nearest:
         """The filters that go best with the given (terms, n²) matrices."""
-        filters = inverse.mT.to(self.matrix) @ self.matrix
+        filters = self._like(inverse.mT) @ self.matrix
         total, inside = gram.trace(), (basis * (inverse.mT @ gram)).sum()
         tiny = torch.finfo(total.dtype).tiny  # a weight of zeros has no error
         error = ((total - inside).clamp_min(0) / total.clamp_min(tiny)).sqrt().item()
         terms = len(basis)
         F = filters.view(terms, *self.inner).transpose(0, 1).flatten(0, 2)
         return Nearest(
-            A=basis.view(terms, self.n, self.n).to(self.dtype),
+            A=self._like(basis).view(terms, self.n, self.n).to(self.dtype),
             F=F.to(self.dtype).contiguous(),
             error=error,
             spectrum=_singular_values(gram),
         )
+
+    def _like(self, exact: Tensor) -> Tensor:
+        """A matrix in the precision of the weight, then where the weight is."""
+        return exact.to(self.matrix.dtype).to(self.matrix.device)

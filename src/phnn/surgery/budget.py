@@ -137,7 +137,7 @@ def _output_errors(inputs: dict[str, Tensor]) -> Callable[[Slot, int], Tensor]:
             missing, errors = torch.zeros_like(outputs[0]), [0.0]
             for output in reversed(outputs):
                 missing += output
-                errors.append(missing.double().norm().item())
+                errors.append(missing.cpu().double().norm().item())
         curve = torch.tensor(errors[::-1], dtype=torch.float64)
         return curve / curve[0].clamp_min(torch.finfo(torch.float64).tiny)
 

@@ -138,6 +138,8 @@ def test_every_layout_computes_the_layer(case, is_last):
         assert close(module(x.contiguous()), expected), layout
         longer = torch.cat([x, x]) if x.dim() > 1 else x
         assert close(module(longer), layer(longer)), layout
+        if x.dim() > 1:
+            assert module(x[:0]).shape == layer(x[:0]).shape, layout
 
 
 @pytest.mark.parametrize("layout", [*WITHOUT_PRODUCTS[1:], *layouts.PRODUCTS])
@@ -353,6 +355,43 @@ def test_a_shared_layer_stays_shared():
 
 class Subclass(PHLinear):
     pass
+
+
+class Doubled(PHLinear):
+    def forward(self, input):
+        return 2 * super().forward(input)
+
+
+@torch.no_grad()
+def test_a_layer_with_a_forward_of_its_own_is_left_alone():
+    model = nn.Sequential(PHLinear(8, 8, n=2), Doubled(8, 8, n=2)).eval()
+    x = torch.randn(3, 8)
+    fast = phnn.accelerate(model, x, rounds=1)
+    assert close(fast(x), model(x))
+    assert isinstance(fast[1], Doubled)
+    assert "1 is left alone: Doubled has a forward of its own" in str(fast.phnn_report)
+    with pytest.raises(ValueError, match="has no PH layers to accelerate"):
+        phnn.accelerate(model[1:].eval(), x)
+
+
+@torch.no_grad()
+def test_a_norm_of_places_is_not_fused_into_a_linear_layer():
+    model = nn.Sequential(PHLinear(8, 16, n=2), nn.BatchNorm1d(5))
+    model(torch.randn(20, 5, 8))
+    x = torch.randn(3, 5, 8)
+    assert close(phnn.accelerate(model.eval(), x, rounds=1)(x), model(x))
+    square = nn.Sequential(PHLinear(8, 16, n=2), nn.BatchNorm1d(16))
+    square(torch.randn(20, 16, 8))
+    with pytest.raises(RuntimeError, match="fuse=False"):  # as many places as features
+        phnn.accelerate(square.eval(), torch.randn(3, 16, 8), rounds=1)
+
+
+def test_what_cannot_be_copied_is_told_before_the_work(monkeypatch):
+    model = nn.Sequential(PHLinear(8, 8, n=2)).eval()
+    model.extra = torch.ones(2, requires_grad=True) * 2  # torch copies no such tensor
+    monkeypatch.setattr("phnn.surgery.acceleration.find_factors", None)
+    with pytest.raises(ValueError, match=r"cannot be copied.*to_dense can change it in place"):
+        phnn.accelerate(model, torch.randn(3, 8))
 
 
 class Unbatched(nn.Module):

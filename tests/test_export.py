@@ -245,3 +245,27 @@ class TestBadInput:
         with pytest.raises(ExportError, match=r"differs from the model by 0\.\d+, in outputs of"):
             export(Drawing().eval(), path, self.x, format="torch")
         assert list(tmp_path.iterdir()) == []
+
+
+class Masked(nn.Module):
+    """Logits of which some are ruled out, and whether they are."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = phnn.PHLinear(8, 4, n=2)
+
+    def forward(self, x):
+        out = x[:, :4] > 0
+        return self.layer(x).masked_fill(out, float("-inf")), out
+
+
+def test_infinite_and_boolean_outputs_are_compared(tmp_path):
+    made = export(Masked().eval(), tmp_path / "a.pt2", torch.randn(3, 8), format="torch")
+    assert made.max_difference < 1e-6
+
+
+def test_bfloat16_is_not_for_onnx(tmp_path):
+    pytest.importorskip("onnxruntime")
+    model = phnn.PHLinear(8, 4, n=2).bfloat16().eval()
+    with pytest.raises(ValueError, match=r'model\.float\(\), or use format="torch"'):
+        export(model, tmp_path / "a.onnx", torch.randn(3, 8, dtype=torch.bfloat16))

@@ -544,3 +544,21 @@ class TestSaving:
         other = file.with_name("other")
         other.touch()
         assert file.stat().st_mode == other.stat().st_mode
+
+
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64, torch.float8_e4m3fn])
+def test_buffers_of_rare_types(tmp_path, dtype):
+    model = nn.Sequential(nn.Linear(2, 2))
+    model.register_buffer("rare", torch.tensor([1, 2]).to(dtype))
+    path = save(model, tmp_path / "a.safetensors")
+    other = nn.Sequential(nn.Linear(2, 2))
+    other.register_buffer("rare", torch.zeros(2).to(dtype))
+    loaded = load(path, model=other)
+    assert loaded.rare.dtype == dtype
+    assert loaded.rare.float().tolist() == [1, 2]
+
+
+def test_a_type_that_no_file_holds_is_refused(tmp_path):
+    model = nn.Linear(2, 2, dtype=torch.complex128)
+    with pytest.raises(ValueError, match=r"weight is of torch\.complex128, which \.safetensors"):
+        save(model, tmp_path / "a.safetensors")

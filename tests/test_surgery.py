@@ -634,7 +634,7 @@ def test_weights_that_hooks_compute_are_left_alone(compute):
     model = nn.Sequential(compute(nn.Linear(8, 8)), nn.Linear(8, 8))
     before = sorted(model.state_dict())
     # torch cannot copy such a model; it says so, and nothing has happened
-    with pytest.raises(ValueError, match=r"cannot be copied .*; use inplace=True"):
+    with pytest.raises(ValueError, match=r"cannot be copied .*inplace=True"):
         convert(model, n=2)
     assert sorted(model.state_dict()) == before
     convert(model, n=2, inplace=True)
@@ -999,3 +999,52 @@ def test_a_network_of_the_zoo_converts_folds_and_fuses():
     fused = to_dense(small, fuse=True)
     assert not any(isinstance(module, nn.BatchNorm2d) for module in fused.modules())
     assert_close(fused(x), small(x))
+
+
+# --- what folding must not hide -------------------------------------------------------------------
+
+
+class Doubled(PHLinear):
+    def forward(self, input):
+        return 2 * super().forward(input)
+
+
+class Foldable(Doubled):
+    def to_dense(self):
+        dense = super().to_dense()
+        with torch.no_grad():
+            dense.weight *= 2
+            dense.bias *= 2
+        return dense
+
+
+@torch.no_grad()
+def test_a_layer_with_a_forward_of_its_own_is_not_folded():
+    model, x = nn.Sequential(Doubled(8, 8, n=2), Foldable(8, 8, n=2)), torch.randn(3, 8)
+    folded = to_dense(model)
+    assert_close(folded(x), model(x))
+    assert [type(layer) for layer in folded] == [Doubled, nn.Linear]
+    kept, replaced = folded.phnn_report.entries
+    assert "has a forward of its own" in kept.note
+    assert not kept.changed
+    assert replaced.changed
+
+
+def test_hooks_that_folding_loses_are_named():
+    model = nn.Sequential(PHLinear(8, 8, n=2))
+    model[0].register_forward_hook(lambda module, args, output: 2 * output)
+    assert to_dense(model).phnn_report.entries[0].note == "lost its forward hooks"
+
+
+@pytest.mark.parametrize("move", [lambda model: model, lambda model: model.double()])
+def test_tied_filters_of_a_fixed_algebra_are_one_weight(move):
+    model = nn.Sequential(*(PHLinear(8, 8, algebra=quaternion) for _ in range(3)))
+    model[1].F = model[0].F
+    folded = to_dense(move(model))
+    assert folded[0].weight is folded[1].weight
+    assert folded[0].weight is not folded[2].weight
+
+
+def test_a_name_is_no_algebra():
+    with pytest.raises(TypeError, match=r"got 'quaternion'; phnn\.algebra\.get finds one"):
+        convert(nn.Sequential(nn.Linear(8, 8)), algebra="quaternion")

@@ -22,12 +22,12 @@ def replacing(path: Path) -> Iterator[Path]:
         mode = temporary.stat().st_mode
         yield temporary
         temporary.chmod(mode)  # safetensors replaces the file by one that only its owner can read
-        _sync(temporary)
+        _sync(temporary, os.O_RDWR)  # Windows syncs no file that is open for reading alone
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
     if os.name == "posix":  # elsewhere a folder cannot be opened
-        _sync(path.parent)
+        _sync(path.parent, os.O_RDONLY)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -36,8 +36,8 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
+def _sync(path: Path, flags: int) -> None:
+    descriptor = os.open(path, flags)
     try:
         os.fsync(descriptor)
     finally:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from phnn.surgery import to_dense
-from phnn.surgery.calls import leaves
+from phnn.surgery.calls import compare, leaves
 
 if TYPE_CHECKING:
     from onnx_ir import Node
@@ -95,8 +95,8 @@ def export(
         model.onnx: 1,122 bytes; the outputs differ from the model's by at most 1.2e-07
     """
     path = Path(path)
-    _check_options(model, path, format)
     inputs = (example_input,) if isinstance(example_input, Tensor) else tuple(example_input)
+    _check_options(model, inputs, path, format)
     batches = _batches(inputs) if dynamic_batch else [inputs]
     shapes = tuple({0: torch.export.Dim("batch")} for _ in inputs) if dynamic_batch else None
     with torch.no_grad(), _quiet():
@@ -114,7 +114,7 @@ def export(
     return Exported(path, files, sum(file.stat().st_size for file in files), difference)
 
 
-def _check_options(model: nn.Module, path: Path, format: str) -> None:
+def _check_options(model: nn.Module, inputs: tuple[Tensor, ...], path: Path, format: str) -> None:
     if format not in SUFFIXES:
         raise ValueError(f"format is one of {', '.join(SUFFIXES)}; got {format!r}")
     if path.suffix != SUFFIXES[format]:
@@ -124,6 +124,12 @@ def _check_options(model: nn.Module, path: Path, format: str) -> None:
         )
     if model.training:
         raise ValueError("a model is exported in evaluation mode; call model.eval() first")
+    tensors = [*inputs, *model.parameters(), *model.buffers()]
+    if format == "onnx" and any(tensor.dtype == torch.bfloat16 for tensor in tensors):
+        raise ValueError(
+            "what onnxruntime computes in bfloat16 cannot be compared with the model; export "
+            'model.float(), or use format="torch"'
+        )
     missing = [package for package in PACKAGES if importlib.util.find_spec(package) is None]
     if format == "onnx" and missing:
         raise ModuleNotFoundError(
@@ -226,9 +232,7 @@ def _compare(model: nn.Module, run: Run, inputs: tuple[Tensor, ...]) -> float:
         )
     largest = 0.0
     for ours, theirs in zip(expected, actual, strict=True):
-        ours, theirs = ours.cpu(), theirs.cpu()
-        difference = (ours.double() - theirs.double()).abs().max().item()
-        scale = ours.abs().max().item()
+        difference, scale = compare(theirs, ours)
         allowed = math.sqrt(torch.finfo(ours.dtype).eps) if ours.is_floating_point() else 0.0
         if not difference <= allowed * scale:  # nan is no agreement either
             raise ExportError(

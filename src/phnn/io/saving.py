@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from phnn.io.atomic import write_text
 from phnn.io.card import render_card, write_card
-from phnn.io.container import FORMAT, SUFFIX, Header, write_model
+from phnn.io.container import DTYPES, FORMAT, SUFFIX, Header, write_model
 from phnn.io.tensors import enumerate_names, list_differences, names_on_meta, specs_of
 from phnn.models import create_model, list_models
 from phnn.surgery.specs import LayerSpec, describe_layers, find_changes, install_layers
@@ -60,6 +60,8 @@ def _state_of(model: nn.Module) -> dict[str, Tensor]:
     for name, value in state.items():
         if not isinstance(value, Tensor):
             raise ValueError(f"{name} is a {type(value).__name__}; only tensors can be saved")
+        if value.dtype not in DTYPES.values():
+            raise ValueError(f"{name} is of {value.dtype}, which {SUFFIX} files cannot hold")
     empty = names_on_meta(state)
     if empty:
         raise ValueError(

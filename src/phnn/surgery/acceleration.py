@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from phnn.surgery.calls import leaves, record_calls, split_arguments
+from phnn.surgery.calls import compare, leaves, record_calls, split_arguments
 from phnn.surgery.folding import fold_layers, fuse_batch_norms, trace
 from phnn.surgery.layouts import tile
 from phnn.surgery.places import Place, check_plan, find_factors, find_places, put_last
@@ -42,8 +42,9 @@ def accelerate(
     of the algebra, R/n² of the multiplications, between two mixings of the components. Convolutions
     of 3×3 places may also be computed in tiles, with a quarter of the multiplications. Which is the
     fastest depends on sizes and on the machine, so all are timed, on the inputs that the layer
-    receives from the example. The result needs nothing of this library: it pickles, moves,
-    compiles, and is exported by `torch.export` and to ONNX.
+    receives from the example. The result needs nothing of this library: it pickles (without
+    this library installed, delete its `phnn_report` before), moves, compiles, and is exported by
+    `torch.export` and to ONNX.
 
     Args:
         model: A model in evaluation mode with PH layers; it is not changed.
@@ -84,7 +85,8 @@ def accelerate(
         >>> again = accelerate(model, x, plan=fast.phnn_report.plan)
     """
     _check_mode(model)
-    slots = find_ph_slots(model)
+    found = find_ph_slots(model)
+    slots = [slot for slot in found if not slot.note]
     if not slots:
         raise ValueError(
             f"{type(model).__name__} has no PH layers to accelerate; phnn.convert makes them, and "
@@ -92,6 +94,8 @@ def accelerate(
         )
     ways = None if plan is None else read_plan(plan, [slot.name for slot in slots])
     graph, note = _trace(model) if fuse else (None, "")
+    notes = [f"{slot.name} is left alone: {slot.note}" for slot in found if slot.note]
+    replace_modules(model, [], {}, inplace=False)  # where it cannot be copied, says so before work
     args, kwargs = split_arguments(example_input)
     expected, calls = record_calls(model, slots, args, kwargs)
     places = find_places(model, slots, calls, graph)
@@ -111,7 +115,8 @@ def accelerate(
     fast, fused = made[best]
     entries = tuple(_describe(place, trials[best]) for place in places)
     with torch.no_grad():
-        difference = _compare(expected, fast(*args, **kwargs), tol, entries)
+        difference = _compare(expected, fast(*args, **kwargs), tol, entries, bool(fused))
+    note = "; ".join(filter(None, [note, *notes]))
     fast.phnn_report = Acceleration(entries, times, difference, fused, note)  # type: ignore[assignment]
     return fast
 
@@ -204,7 +209,11 @@ def _difference(folded: nn.Module, chosen: nn.Module, inputs: list[Tensor]) -> f
 
 
 def _compare(
-    expected: Any, actual: Any, tol: float | None, entries: tuple[LayerSpeed, ...]
+    expected: Any,
+    actual: Any,
+    tol: float | None,
+    entries: tuple[LayerSpeed, ...],
+    has_fused: bool,
 ) -> float:
     """The largest difference of the outputs, relative to the largest output.
 
@@ -221,16 +230,14 @@ def _compare(
         if not theirs.is_floating_point() or not theirs.numel():
             continue  # a label may change where two logits are equal up to rounding
         allowed = math.sqrt(torch.finfo(theirs.dtype).eps) if tol is None else tol
-        ours, theirs = ours.cpu().double(), theirs.cpu().double()
-        scale = theirs[theirs.isfinite()].abs().max().item() if theirs.isfinite().any() else 0.0
-        differences = torch.where(ours == theirs, 0.0, (ours - theirs).abs())  # infinite ones, too
-        difference = differences.max().item()
+        difference, scale = compare(ours, theirs)
         if not difference <= allowed * scale:  # nan is no agreement either
             worst = max(entries, key=lambda entry: entry.error)
             raise RuntimeError(
                 f"the accelerated model differs from the model by {difference:.2g} in outputs of "
                 f"up to {scale:.2g}, more than tol={allowed:.1g} allows; of its layers "
                 f"{worst.name!r}, {worst.way.layout}, differs most, by {worst.error:.1e}"
+                + ("; batch norms were fused, which fuse=False leaves out" if has_fused else "")
             )
         largest = max(largest, difference / scale if scale else 0.0)
     return largest

@@ -107,3 +107,13 @@ def leaves(output: Any) -> list[Tensor]:
     elif not isinstance(output, list | tuple):
         return []
     return [tensor for part in output for tensor in leaves(part)]
+
+
+def compare(actual: Tensor, expected: Tensor) -> tuple[float, float]:
+    """The largest difference of two outputs, and the largest finite value that is expected."""
+    if not expected.numel():
+        return 0.0, 0.0
+    actual, expected = actual.cpu().double(), expected.cpu().double()
+    same = actual == expected  # infinite values, too
+    difference = (actual - expected).abs().masked_fill(same, 0.0).max().item()
+    return difference, expected.abs().masked_fill(~expected.isfinite(), 0.0).max().item()

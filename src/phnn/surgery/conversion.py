@@ -116,6 +116,11 @@ def _check_options(
     indivisible: str,
     calibration: object,
 ) -> None:
+    if algebra is not None and not isinstance(algebra, Algebra):
+        raise TypeError(
+            f"algebra is a phnn.algebra.Algebra, got {algebra!r}; phnn.algebra.get finds one by "
+            "name"
+        )
     if budget is not None:
         if n is not None or algebra is not None or terms is not None:
             raise ValueError(

@@ -46,7 +46,7 @@ def to_dense(model: nn.Module, *, fuse: bool = False, inplace: bool = False) -> 
     before = sum(parameter.numel() for parameter in model.parameters())
     slots = find_ph_slots(model)
     layers = fold_layers(model, slots)
-    entries = [_entry(slot, layers[slot.name]) for slot in slots]
+    entries = [_entry(slot, layers.get(slot.name, slot.module)) for slot in slots]
     folded = replace_modules(model, slots, layers, inplace)
     if graph is not None:
         entries += fuse_batch_norms(folded, graph)
@@ -56,19 +56,26 @@ def to_dense(model: nn.Module, *, fuse: bool = False, inplace: bool = False) -> 
 
 
 def fold_layers(model: nn.Module, slots: Iterable[Slot]) -> dict[str, nn.Module]:
-    """The dense layers by name; where the algebra and F are shared, so is the weight."""
+    """The dense layers of those that fold, by name.
+
+    Where the algebra and F are shared, so is the weight.
+    """
     weights: dict[tuple[object, ...], Tensor] = {}
     layers = {}
     for slot in slots:
         layer = slot.module
         assert isinstance(layer, PHLayer)
+        if slot.note:
+            continue
         dense = layers[slot.name] = layer.to_dense()
         if serves_attention(model, slot):
             dense.__class__ = NonDynamicallyQuantizableLinear
         # an A or F that is computed (weight_norm) is another tensor each time, and never shared
         state = {**layer._parameters, **layer._buffers}
-        names = (*layer.algebra_names, "F")
-        shared = (type(layer), layer.groups, *(id(state.get(name, layer)) for name in names))
+        # of a fixed algebra the value: its tensor is another one after a move
+        names = layer.algebra_names if layer.learns_algebra else ()
+        rule: list[object] = [id(state.get(name, layer)) for name in names] or [layer.algebra]
+        shared = (type(layer), layer.groups, *rule, id(state.get("F", layer)))
         dense.weight = weights.setdefault(shared, dense.get_parameter("weight"))
     return layers
 
@@ -86,7 +93,9 @@ def serves_attention(model: nn.Module, slot: Slot) -> bool:
 def _entry(slot: Slot, dense: nn.Module) -> Entry:
     size = sum(parameter.numel() for parameter in dense.parameters())
     before, after = type(slot.module).__name__, type(dense).__name__
-    return Entry(slot.name, before, after, slot.parameters, size)
+    lost = [] if slot.note else list(hooks(slot.module))
+    note = f"lost its {', '.join(lost)}" if lost else slot.note
+    return Entry(slot.name, before, after, slot.parameters, size, note=note)
 
 
 class _Tracer(fx.Tracer):
@@ -143,9 +152,17 @@ def find_norms(model: nn.Module, graph: fx.Graph) -> dict[str, str]:
             continue
         source = node.args[0]
         alone = len(source.users) == calls[node.target] == calls[source.target] == 1
-        if alone and _is_plain(layer, norm):
+        if alone and _is_plain(layer, norm) and _count_outputs(layer) == norm.num_features:
             norms[source.target] = node.target
     return norms
+
+
+def _count_outputs(layer: _Layer | PHLayer) -> int:
+    """The channels of a convolution, or the features of a linear layer: its last axis.
+
+    Of (batch, places, features) a norm takes the places.
+    """
+    return int(getattr(layer, "out_features", None) or layer.out_channels)  # type: ignore[arg-type]
 
 
 def _module(model: nn.Module, node: object) -> nn.Module | None:

@@ -13,6 +13,7 @@ convolution with kernels of one place, which takes up to thirty times as long wi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -50,6 +51,10 @@ class _Layout(nn.Module):
             bias = _parameter(bias.view(-1, *(1 for _ in self.space)), layer)
         self.register_parameter("bias", bias)
 
+    def count_places(self, x: Tensor) -> int:
+        """What -1 would stand for in a view, if the batch were not empty."""
+        return math.prod(x.shape[i] for i in self.space)
+
     def add_bias(self, y: Tensor) -> Tensor:
         return y if self.bias is None else y.add_(self.bias)
 
@@ -82,14 +87,16 @@ class Components(_Layout):
             y = mix(self.rules, z.view(-1, self.n * self.terms, self.outputs))
             return self.add_bias(y.view(x.shape[:-1] + (self.n * self.outputs,)))  # noqa: RUF005
         sizes = (x.shape[i] for i in self.space)
-        parts = x.reshape(x.shape[0], self.groups, self.n, -1)
+        width = self.inputs * self.count_places(x)
+        parts = x.reshape(x.shape[0], self.groups, self.n, width)
         if self.groups > 1:
             parts = parts.transpose(1, 2)
         z = self.filter(parts.reshape(x.shape[0] * self.n, self.groups * self.inputs, *sizes))
-        blocks = z.reshape(x.shape[0], self.n, self.groups, -1)
+        width = self.outputs * self.count_places(z)
+        blocks = z.reshape(x.shape[0], self.n, self.groups, self.terms * width)
         if self.groups > 1:
             blocks = blocks.transpose(1, 2)
-        blocks = blocks.reshape(x.shape[0] * self.groups, self.n * self.terms, -1)
+        blocks = blocks.reshape(x.shape[0] * self.groups, self.n * self.terms, width)
         channels = self.groups * self.n * self.outputs
         y = mix(self.rules, blocks).view(x.shape[0], channels, *(z.shape[i] for i in self.space))
         y = self.add_bias(y)
@@ -123,16 +130,20 @@ class Grouped(_Bilinear):
 
     def forward(self, x: Tensor) -> Tensor:  # noqa: D102
         blocks = x.shape[0] * self.groups
-        parts = x.reshape(blocks * self.n, self.inputs, -1)
+        places = self.count_places(x)
+        parts = x.reshape(blocks * self.n, self.inputs, places)
         if self.zeros:
             parts = nn.functional.pad(parts, (0, 0, 0, self.zeros))
-        mixed = mix(self.mix_in, parts.reshape(blocks, self.n, -1))
+        width = (self.inputs + self.zeros) * places
+        mixed = mix(self.mix_in, parts.reshape(blocks, self.n, width))
         z = self.multiply(
             mixed.view(x.shape[0], self.multiply.in_channels, *(x.shape[i] for i in self.space))
         )
-        y = mix(self.mix_out, z.reshape(blocks, self.rank, -1))
+        places = self.count_places(z)
+        y = mix(self.mix_out, z.reshape(blocks, self.rank, self.channels * places))
         if self.channels != self.outputs:
-            y = y.view(blocks * self.n, self.channels, -1).narrow(1, 0, self.outputs).contiguous()
+            y = y.view(blocks * self.n, self.channels, places)
+            y = y.narrow(1, 0, self.outputs).contiguous()
         channels = self.groups * self.n * self.outputs
         return self.add_bias(y.view(x.shape[0], channels, *(z.shape[i] for i in self.space)))
 
@@ -149,12 +160,13 @@ class GroupedLast(Grouped):
         if self.zeros:
             parts = nn.functional.pad(parts, (0, self.zeros))
         places = (x.shape[i] for i in self.space)
-        mixed = mix(self.mix_in, parts).view(x.shape[0], *places, -1)
+        mixed = mix(self.mix_in, parts).view(x.shape[0], *places, self.multiply.in_channels)
         z = self.multiply(mixed.movedim(-1, 1))
         y = mix(self.mix_out, z.movedim(1, -1).reshape(-1, self.rank, self.channels))
         if self.channels != self.outputs:
             y = y.narrow(2, 0, self.outputs).contiguous()
-        y = y.view(x.shape[0], *(z.shape[i] for i in self.space), -1).movedim(-1, 1)
+        channels = self.groups * self.n * self.outputs
+        y = y.view(x.shape[0], *(z.shape[i] for i in self.space), channels).movedim(-1, 1)
         return self.add_bias(y if self.is_last else y.contiguous())
 
 
@@ -194,12 +206,11 @@ class Samples(_Pointwise):
 
     def forward(self, x: Tensor) -> Tensor:  # noqa: D102
         x = self.thin(x)
-        blocks = x.shape[0] * self.groups
-        mixed = mix(self.mix_in, x.reshape(blocks, self.n, -1))
-        z = torch.matmul(
-            self.filters, mixed.view(x.shape[0], self.groups * self.rank, self.inputs, -1)
-        )
-        y = mix(self.mix_out, z.view(blocks, self.rank, -1))
+        blocks, places = x.shape[0] * self.groups, self.count_places(x)
+        mixed = mix(self.mix_in, x.reshape(blocks, self.n, self.inputs * places))
+        mixed = mixed.view(x.shape[0], self.groups * self.rank, self.inputs, places)
+        z = torch.matmul(self.filters, mixed)
+        y = mix(self.mix_out, z.view(blocks, self.rank, self.outputs * places))
         channels = self.groups * self.n * self.outputs
         return self.add_bias(y.view(x.shape[0], channels, *(x.shape[i] for i in self.space)))
 
@@ -212,7 +223,8 @@ class Columns(_Pointwise):
         mixed = mix(self.mix_in, x.transpose(0, 1).reshape(self.groups, self.n, -1))
         z = torch.bmm(self.filters, mixed.view(self.groups * self.rank, self.inputs, -1))
         y = mix(self.mix_out, z.view(self.groups, self.rank, -1))
-        y = y.view(-1, x.shape[0], *(x.shape[i] for i in self.space))
+        channels = self.groups * self.n * self.outputs
+        y = y.view(channels, x.shape[0], *(x.shape[i] for i in self.space))
         return self.add_bias(y.transpose(0, 1).contiguous())
 
 

@@ -102,12 +102,21 @@ def find_slots(model: nn.Module) -> list[Slot]:
 
 
 def find_ph_slots(model: nn.Module) -> list[Slot]:
-    """Every PH layer of the model, in order."""
+    """Every PH layer of the model, in order, with the reason where it cannot be folded."""
     slots: dict[int, Slot] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         if isinstance(module, ph.PHLayer):
-            slots.setdefault(id(module), Slot(module, [], None)).names.append(name)
+            new = Slot(module, [], None, _own_way(type(module)))
+            slots.setdefault(id(module), new).names.append(name)
     return list(slots.values())
+
+
+def _own_way(kind: type[ph.PHLayer]) -> str:
+    """Why the plain layer does not compute what a class does; empty when it does."""
+    inherited = kind.forward in [layer.forward for layer in PH_LAYERS]
+    if inherited or kind.to_dense is not ph.PHLayer.to_dense:
+        return ""
+    return f"{kind.__name__} has a forward of its own; give it a to_dense as well to fold it"
 
 
 def owners(model: nn.Module) -> dict[int, list[str]]:
@@ -179,7 +188,10 @@ def replace_modules(
         try:
             return copy.deepcopy(model, memo)
         except Exception as error:
-            raise ValueError(f"the model cannot be copied ({error}); use inplace=True") from error
+            raise ValueError(
+                f"the model cannot be copied ({error}); convert and to_dense can change it in "
+                "place, with inplace=True"
+            ) from error
     if "" in new:
         raise ValueError(f"{type(model).__name__} is itself the layer; use inplace=False")
     for slot, layer in new.values():

@@ -221,6 +221,23 @@ class TestLoadImages:
         with pytest.raises(ValueError, match=r"val and .*validation are both the validation part"):
             load_images("mine", root)
 
+    @pytest.mark.parametrize(
+        ("name", "splits"), [("mine", ("Train", "TEST")), ("imagenet", ("train", "val"))]
+    )
+    def test_other_names_of_parts(self, tmp_path, name, splits):
+        root = write_folders(tmp_path / "data", splits)
+        parts = open_source(name, root).open().parts
+        assert {part: len(rows) for part, rows in parts.items()} == {"train": 12, "test": 12}
+
+    def test_unknown_names_of_parts(self, tmp_path, caplog):
+        root = write_folders(tmp_path / "data", ("training_set", "test_set"))
+        with pytest.raises(ValueError, match=r"test_set, training_set, each with cat, dog"):
+            load_images("mine", root)
+        (root / "training_set").rename(root / "train")
+        load_images("mine", root)
+        assert "test_set is no part of the data" in caplog.text
+        assert "has no test part: 10 % of its images are held out" in caplog.text
+
     def test_no_image_can_be_decoded(self, tmp_path):
         root = write_folders(tmp_path / "data", (".",), count=1)
         for path in root.rglob("*.png"):
@@ -556,9 +573,14 @@ class TestStream:
         saved = datasets.load_dataset(str(tmp_path / "data"))
         saved.save_to_disk(tmp_path / "saved")
         parts = TableFolder(tmp_path / "saved", {}).open(streaming=True).parts
-        orders = [[row.label for row in parts["train"].shuffled(0, epoch)] for epoch in (0, 0, 1)]
-        assert orders[0] == orders[1]
-        assert sorted(orders[0]) == sorted(row.label for row in parts["train"])
+        plain = [row.content for row in parts["train"]]
+        first, again, second = (
+            [row.content for row in parts["train"].shuffled(0, epoch)] for epoch in (0, 0, 1)
+        )
+        assert first == again
+        assert sorted(first) == sorted(second) == sorted(plain)
+        assert first != second
+        assert first != plain
 
     def test_resumes_in_the_middle_of_an_epoch(self, tmp_path):
         rows = open_source("mine", write_folders(tmp_path / "data")).open().parts["train"]

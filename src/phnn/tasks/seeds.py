@@ -23,9 +23,9 @@ def derive_seed(*key: int) -> int:
 
 def generator_of(*key: int) -> torch.Generator:
     """Returns a CPU generator for the stream that `key` names."""
-    return torch.Generator().manual_seed(derive_seed(*key))
+    return torch.Generator("cpu").manual_seed(derive_seed(*key))
 
 
 def permutation_of(size: int, *key: int) -> torch.Tensor:
     """Returns the order of `size` things that `key` names."""
-    return torch.randperm(size, generator=generator_of(*key))
+    return torch.randperm(size, generator=generator_of(*key), device="cpu")

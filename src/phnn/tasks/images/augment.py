@@ -50,7 +50,7 @@ def resized_crop(images: Tensor, draws: Tensor) -> Tensor:
         images: (B, C, height, width).
         draws: (B, 4).
     """
-    area, ratio, x, y = (draws.double() / DRAW_LIMIT).unbind(1)
+    area, ratio, x, y = (draws.float() / DRAW_LIMIT).unbind(1)
     area = CROP_AREA[0] + area * (CROP_AREA[1] - CROP_AREA[0])
     low, high = map(math.log, CROP_RATIO)
     ratio = (low + ratio * (high - low)).exp()
@@ -63,7 +63,7 @@ def resized_crop(images: Tensor, draws: Tensor) -> Tensor:
         ],
         1,
     )
-    grid = nn.functional.affine_grid(theta.float(), list(images.shape), align_corners=False)
+    grid = nn.functional.affine_grid(theta, list(images.shape), align_corners=False)
     return nn.functional.grid_sample(
         images.float(), grid, padding_mode="border", align_corners=False
     )

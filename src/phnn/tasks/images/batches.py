@@ -36,9 +36,8 @@ class ImageBatches(EpochBatches[Batch]):
         if not plan.draws:
             return None
         total = min(plan.global_batch, self.size - batch * plan.global_batch)
-        draws = torch.randint(
-            DRAW_LIMIT, (total, plan.draws), generator=generator_of(plan.seed, self.epoch, batch)
-        )
+        generator = generator_of(plan.seed, self.epoch, batch)
+        draws = torch.randint(DRAW_LIMIT, (total, plan.draws), generator=generator, device="cpu")
         return draws[plan.shard(total)][:count]
 
 

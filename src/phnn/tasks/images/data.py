@@ -177,10 +177,11 @@ def _assign_parts(
     if train is None:
         raise ValueError(f"{name} has no train part with labels, only {', '.join(sets) or 'none'}")
     if test is None and validation is not None:
-        logger.info("%s has no test part with labels: its validation part is the test part", name)
+        logger.warning("%s has no labelled test part: its validation part is the test part", name)
         test, validation = validation, None
     if test is None:
-        logger.info("%s has no test part: %.0f %% of its images are held out", name, 100 * HELD_OUT)
+        held = 100 * HELD_OUT
+        logger.warning("%s has no test part: %.0f %% of its images are held out", name, held)
         train, test = train.split(HELD_OUT, seed)
     if test.image_size != train.image_size:
         raise ValueError(

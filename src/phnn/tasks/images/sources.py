@@ -1,6 +1,7 @@
 """Where encoded images come from: the Hugging Face hub, its files on disk, folders of classes."""
 
 import hashlib
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -11,6 +12,8 @@ from PIL import Image
 
 from phnn.tasks.names import suggest
 from phnn.tasks.seeds import derive_seed, permutation_of
+
+logger = logging.getLogger(__name__)
 
 SPLIT_NAMES = {
     "train": "train", "training": "train",
@@ -228,7 +231,7 @@ def _open_tables(name: str, tables: Mapping[str, Any], renamed: Mapping[str, str
     parts: dict[str, Rows] = {}
     classes: tuple[str, ...] = ()
     for split, table in tables.items():
-        part = renamed.get(split) if renamed else SPLIT_NAMES.get(split)
+        part = _part_of(split, renamed)
         if part is None:
             continue
         image, label = find_columns(name, table.features)
@@ -243,6 +246,12 @@ def _open_tables(name: str, tables: Mapping[str, Any], renamed: Mapping[str, str
             f"{' or '.join(renamed or SPLIT_NAMES)}"
         )
     return Opened(classes, parts)
+
+
+def _part_of(split: str, renamed: Mapping[str, str]) -> str | None:
+    """Returns what a split of a source is used as; None when it is not used."""
+    part = SPLIT_NAMES.get(split.lower())
+    return renamed.get(part or "") if renamed else part
 
 
 def _count_rows(name: str, split: str, table: Any) -> int:
@@ -324,24 +333,40 @@ class ClassFolders:
     def open(self, *, streaming: bool = False) -> Opened:
         """Lists the files; there is nothing to stream."""
         del streaming
-        splits = {path.name: path for path in _subfolders(self.folder) if path.name in SPLIT_NAMES}
-        if not splits:
-            splits = {"train": self.folder}
-        folders = self._assign(splits)
+        inside = _subfolders(self.folder)
+        splits = [path for path in inside if path.name.lower() in SPLIT_NAMES]
+        if splits:
+            folders = self._assign(splits)
+            unused = ", ".join(path.name for path in inside if path not in splits)
+            if unused:
+                logger.warning("%s: %s is no part of the data", self.folder, unused)
+        else:
+            _check_classes(self.folder, inside)
+            folders = {"train": self.folder}
         classes = _common_classes(folders)
         rows = {part: FileRows(_list_files(path, classes)) for part, path in folders.items()}
         return Opened(classes, rows)
 
-    def _assign(self, splits: Mapping[str, Path]) -> dict[str, Path]:
-        names = self.parts or SPLIT_NAMES
+    def _assign(self, splits: Sequence[Path]) -> dict[str, Path]:
         folders: dict[str, Path] = {}
-        for split, path in splits.items():
-            part = names.get(split)
+        for path in splits:
+            part = _part_of(path.name, self.parts)
             if part in folders:
                 raise ValueError(f"{folders[part]} and {path} are both the {part} part; keep one")
             if part is not None:
                 folders[part] = path
         return folders
+
+
+def _check_classes(folder: Path, classes: Sequence[Path]) -> None:
+    """Raises an error for folders that look like parts with names that are not known."""
+    inner = [[path.name for path in _subfolders(each)] for each in classes]
+    if len(classes) > 1 and inner[0] and all(names == inner[0] for names in inner):
+        raise ValueError(
+            f"{folder} has the folders {', '.join(path.name for path in classes)}, each with "
+            f"{', '.join(inner[0][:3])}…: if they are parts of the data, call them "
+            f"{', '.join(SPLIT_NAMES)}; if they are classes, put the images directly into them"
+        )
 
 
 def _subfolders(folder: Path) -> list[Path]:

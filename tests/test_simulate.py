@@ -131,6 +131,15 @@ def fold_of(name):
     return int(name[-5]) % 5 + 1
 
 
+def test_the_last_fold_is_that_with_the_largest_number(folder):
+    write_metadata(folder, fold=lambda name: 10 if name[-5] == "0" else 1 + int(name[-5]) % 9)
+    held = [name for names in open_clips(folder).files["dev"].values() for name in names]
+    assert {name[-5] for name in held} == {"0"}
+    write_metadata(folder, fold=lambda name: "" if name[-5] == "0" else 1)
+    with pytest.raises(ValueError, match="has rows without a fold"):
+        open_clips(folder)
+
+
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_a_scene_has_no_more_sounds_at_once_than_its_name_says(small, number):
     scene = make_scene(small, "train", number)

@@ -1,6 +1,7 @@
 import csv
 import json
 import logging
+import os
 
 import lightning
 import numpy as np
@@ -393,6 +394,16 @@ class TestCache:
         open_data(root, cache=tmp_path / "elsewhere")
         assert len(calls) == before + 9
 
+    def test_key_of_files_that_look_alike(self, tmp_path, monkeypatch):
+        calls = self.count_work(monkeypatch)
+        root = write_set(tmp_path / "set", train=2, dev=2)
+        for path in root.rglob("*.wav"):  # as an archive may have it
+            os.utime(path, (0, 0))
+        data = open_data(root, validation=0)
+        assert len(calls) == 4
+        train, test = (read_part(data, part)[0] for part in ("train", "test"))
+        assert not torch.equal(train, test)
+
     def test_resumes(self, root, monkeypatch):
         expected = read_part(open_data(root, cache=root / "other"), "train")
         calls = self.count_work(monkeypatch)
@@ -481,6 +492,12 @@ class TestStandardization:
         before = read_part(data, "test")[0]
         data.standardize_as({"mean": [7.0] * 4, "std": [2.0] * 4})
         assert torch.equal(read_part(data, "test")[0], before)
+
+    @pytest.mark.parametrize("kind", [{"rate": 16000}, {"magnitudes": "log"}])
+    def test_of_another_kind(self, root, kind):
+        data = open_data(root)
+        with pytest.raises(ValueError, match=r"was trained on recordings with \w+=(16000|log)"):
+            data.standardize_as({**data.metadata(), **kind})
 
     def test_authors_with_one_microphone(self, root):
         data = open_data(root, standardize="authors", phase=True)

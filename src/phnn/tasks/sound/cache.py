@@ -130,7 +130,8 @@ def _make_key(recordings: Sequence[Recording], options: Options) -> str:
     for recording in recordings:
         for path in recording.waves:
             stat = path.stat()
-            digest.update(f"{path.name}\0{stat.st_size}\0{stat.st_mtime_ns}\0".encode())
+            name = "/".join(path.parts[-3:])  # parts may have files of one name, size and time
+            digest.update(f"{name}\0{stat.st_size}\0{stat.st_mtime_ns}\0".encode())
     return digest.hexdigest()[:24]
 
 

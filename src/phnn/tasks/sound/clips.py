@@ -225,10 +225,17 @@ def _check_channels(path: Path, channels: int, stereo: Stereo) -> None:
         raise ValueError(f"{path} has {channels} channels; stereo=mix averages them")
 
 
+def _order(fold: str) -> tuple[bool, int, str]:
+    """Numbers by their size, then names."""
+    return not fold.isdigit(), int(fold) if fold.isdigit() else 0, fold
+
+
 def _divide(
     files: Sequence[_File], folds: str | None, root: Path
 ) -> dict[Part, dict[str, list[str]]]:
-    known = sorted({file.fold for file in files if file.fold is not None})
+    known = sorted({file.fold for file in files if file.fold is not None}, key=_order)
+    if "" in known:
+        raise ValueError(f"{root / METADATA} has rows without a fold; give every clip one")
     if known:
         held = [known[-1]] if folds is None else [fold.strip() for fold in folds.split(",")]
         if not set(held) < set(known):

@@ -1,5 +1,7 @@
 """The data of a run that detects sound events, for Lightning."""
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +35,8 @@ NAMES = ("l3das21", "simulated")
 CACHE = ".phnn-cache"  # in root: features are larger than recordings, and belong beside them
 SIMULATED = {"train": 40, "dev": 10}  # scenes of the embedded set,
 SIMULATED_SECONDS = 20.0  # each this long
+# of the metadata what spectrograms mean: those of another kind are no input of the same network
+_KIND = {"rate", "microphones", "channels", "phase", "order", "magnitudes"}
 
 
 class SoundData(lightning.LightningDataModule):
@@ -54,7 +58,8 @@ class SoundData(lightning.LightningDataModule):
         magnitudes: "linear" as in the paper, or "log", from which networks learn faster.
         rule: which frames an event is in, "reference" or "plain"; see `find_frames`.
         batch_size: segments per process and training step.
-        eval_batch_size: recordings per process and evaluation step; batch_size by default.
+        eval_batch_size: recordings per process and evaluation step; by default batch_size, or 1
+            with segments.
         validation: the fraction of the training recordings that is split off for validation; 0 for
             no validation.
         classes: the names of the classes; by default those of the simulation that made the
@@ -128,7 +133,9 @@ class SoundData(lightning.LightningDataModule):
         self._standardize: Standardize | None = standardize
         self._broken: Broken = broken
         self._train_plan = Plan(batch_size, seed, shuffle=True)
-        self._eval_plan = Plan(batch_size if eval_batch_size is None else eval_batch_size, seed)
+        if eval_batch_size is None:  # whole recordings, which may be many times longer
+            eval_batch_size = batch_size if segment is None else 1
+        self._eval_plan = Plan(eval_batch_size, seed)
         self._opened: SoundSets | None = None
 
     def prepare_data(self) -> None:
@@ -163,7 +170,16 @@ class SoundData(lightning.LightningDataModule):
 
         Args:
             metadata: Of those data, or of the network.
+
+        Raises:
+            ValueError: These data are of another kind.
         """
+        for key, ours in self.metadata().items():
+            if key in _KIND and metadata.get(key, ours) != ours:
+                raise ValueError(
+                    f"the network was trained on recordings with {key}={metadata[key]}, these have "
+                    f"{key}={ours}"
+                )
         if self._standardize == "train":
             mean, std = (torch.tensor(metadata[name]) for name in ("mean", "std"))
             parts = {
@@ -270,12 +286,14 @@ class SoundData(lightning.LightningDataModule):
 
 def _simulate() -> Path:
     """Makes the embedded set, unless it is there, and returns its folder."""
-    from phnn.tasks.sound.simulate import Simulation, simulate
+    from phnn.tasks.sound.simulate import VERSION, Simulation, simulate
     from phnn.tasks.sound.synthesis import SyntheticClips
 
-    folder = cache_folder() / "simulated-sound"
-    folder.mkdir(parents=True, exist_ok=True)
     simulation = Simulation(SyntheticClips(), seconds=SIMULATED_SECONDS)
+    settings = json.dumps([VERSION, simulation.settings])
+    name = f"simulated-sound-{hashlib.sha256(settings.encode()).hexdigest()[:8]}"
+    folder = cache_folder() / name
+    folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.with_suffix(".lock")):  # one process makes it, the others wait
         simulate(simulation, folder, **SIMULATED)
     return folder

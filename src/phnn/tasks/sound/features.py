@@ -26,8 +26,8 @@ def count_hop(rate: int) -> int:
     if rest or not 0 < hop <= WINDOW:
         step = FRAMES_PER_SECOND * POOLED
         raise ValueError(
-            f"a rate of {rate} Hz must be a multiple of {step} up to {step * WINDOW}; resample "
-            "the recordings to 32000 Hz, the paper's"
+            f"a rate of {rate} Hz must be a multiple of {step} up to {step * WINDOW}; make or "
+            "resample the recordings at 32000 Hz, the paper's"
         )
     return hop
 

@@ -96,9 +96,9 @@ class SoundEventScores(Metric):
 
     def compute(self) -> dict[str, Tensor]:
         """Returns f, er, sed, precision and recall of what has been counted."""
-        found = self.true_positives.double()
-        wrong = self.false_positives.double()
-        missed = self.false_negatives.double()
+        found = self.true_positives.cpu().double()
+        wrong = self.false_positives.cpu().double()
+        missed = self.false_negatives.cpu().double()
         f = _divide(2 * found, 2 * found + wrong + missed)
         er = torch.maximum(wrong, missed) / (found + missed).clamp(min=1)
         scores = {

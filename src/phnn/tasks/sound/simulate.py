@@ -47,6 +47,7 @@ PEAK = 0.99  # of full scale; a louder scene is scaled down
 # rounding may widen by one frame at each end
 GAPS = (0.3, 3.0)
 SAMPLE_BYTES = 2
+VERSION = 1  # to be raised when the same settings make other scenes
 
 
 class Event(NamedTuple):

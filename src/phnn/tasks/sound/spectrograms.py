@@ -87,8 +87,8 @@ def _allocate(wave: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 def _transform(wave: Tensor, hop: int, magnitudes: Tensor, phases: Tensor | None = None) -> None:
     """Writes magnitudes and phases (bins, frames) of one channel of samples."""
-    window = torch.hamming_window(WINDOW, dtype=torch.float64, device=wave.device)
-    window = (window / (window.sum() * WINDOW)).to(wave.dtype)
+    window = torch.hamming_window(WINDOW, dtype=torch.float64, device="cpu")
+    window = (window / (window.sum() * WINDOW)).to(wave.dtype).to(wave.device)
     frames = magnitudes.shape[-1]
     block = min(frames, BLOCK) if wave.device.type == "cpu" else frames
     for start in range(0, frames, block):

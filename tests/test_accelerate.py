@@ -14,6 +14,7 @@ from itertools import product
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import prune
 from torch.utils.flop_counter import FlopCounterMode
 
 import phnn
@@ -370,8 +371,17 @@ def test_a_layer_with_a_forward_of_its_own_is_left_alone():
     assert close(fast(x), model(x))
     assert isinstance(fast[1], Doubled)
     assert "1 is left alone: Doubled has a forward of its own" in str(fast.phnn_report)
-    with pytest.raises(ValueError, match="has no PH layers to accelerate"):
+    with pytest.raises(ValueError, match=r"no PH layers to accelerate.*1 is left alone: Doubled"):
         phnn.accelerate(model[1:].eval(), x)
+
+
+@torch.no_grad()
+def test_filters_that_are_computed():
+    model, x = nn.Sequential(PHLinear(8, 8, n=2), nn.ReLU()).eval(), torch.randn(3, 8)
+    prune.l1_unstructured(model[0], "F", 0.5)
+    fast = phnn.accelerate(model, x, rounds=1)
+    assert close(fast(x), model(x))
+    assert "hooks" not in fast.phnn_report.entries[0].note
 
 
 @torch.no_grad()

@@ -87,15 +87,17 @@ def accelerate(
     _check_mode(model)
     found = find_ph_slots(model)
     slots = [slot for slot in found if not slot.note]
+    notes = [f"{slot.name} is left alone: {slot.note}" for slot in found if slot.note]
     if not slots:
         raise ValueError(
             f"{type(model).__name__} has no PH layers to accelerate; phnn.convert makes them, and "
             "phnn.to_dense(model, fuse=True) fuses batch norms alone"
+            + "".join(f"; {note}" for note in notes)
         )
     ways = None if plan is None else read_plan(plan, [slot.name for slot in slots])
     graph, note = _trace(model) if fuse else (None, "")
-    notes = [f"{slot.name} is left alone: {slot.note}" for slot in found if slot.note]
-    replace_modules(model, [], {}, inplace=False)  # where it cannot be copied, says so before work
+    # where the rest of the model cannot be copied, this says so before any work
+    replace_modules(model, slots, {slot.name: slot.module for slot in slots}, inplace=False)
     args, kwargs = split_arguments(example_input)
     expected, calls = record_calls(model, slots, args, kwargs)
     places = find_places(model, slots, calls, graph)

@@ -171,9 +171,14 @@ def _as_linear(module: nn.Module) -> nn.Linear:
 
 
 def hooks(module: nn.Module) -> Iterator[str]:
-    """Kinds of hooks that sit on a module and would be lost with it."""
+    """Kinds of hooks that sit on a module and would be lost with it.
+
+    Not those of torch that compute a parameter (pruning, the old weight_norm): what they compute is
+    what is replaced.
+    """
     for kind in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"):
-        if getattr(module, kind, None):
+        found = getattr(module, kind, None) or {}
+        if not all(type(hook).__module__.startswith("torch.nn.utils") for hook in found.values()):
             yield kind.strip("_").replace("_", " ")
 
 

@@ -113,7 +113,8 @@ def main() -> None:
     data.setup()
     done = set()
     if options.out.exists():
-        done = {row["network"] for row in csv.DictReader(options.out.open())}
+        rows = csv.DictReader(options.out.open())
+        done = {row["network"] for row in rows if row["seed"] == str(options.seed)}
     for size, way in product(SIZES, WAYS):
         name = f"{way}, {size}"
         if name in done or not fnmatchcase(name, options.only):

@@ -261,7 +261,12 @@ def main() -> None:
         print(markdown(rows), end="")
         return
     torch.set_num_threads(options.threads)
-    done = {row["setting"] for row in read(options.out)}
+    rows = read(options.out)
+    threads = {row["threads"] for row in rows} | {str(options.threads)}
+    if len(threads) > 1:
+        counts = " and ".join(sorted(threads))
+        parser.error(f"{options.out} would hold times of {counts} threads; give another --out")
+    done = {row["setting"] for row in rows}
     for setting in settings(options.compile):
         if str(setting) in done or not fnmatchcase(str(setting), options.only):
             continue

@@ -3,6 +3,7 @@ import json
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -72,9 +73,10 @@ def test_train_again_tells_the_result(run, capsys):
 def test_what_is_told_of_a_run_names_no_private_folder(run, monkeypatch):
     told = [(run / "result.json").read_text(), str(phnn.load(run).phnn_metadata)]
     assert str(run.parent) not in "".join(told)
-    argv = ["phnn", "train", "/home/me/mine.yaml", "--data.root=/home/me/data", "--out", "runs/a"]
+    home = Path.home()
+    argv = ["phnn", "train", f"{home}/a.yaml", f"--data.root={home}/b", f"-o{home}/c", "--x"]
     monkeypatch.setattr(sys, "argv", argv)
-    assert training._command() == "phnn train mine.yaml --data.root=data --out runs/a"
+    assert training._command() == "phnn train a.yaml --data.root=b -oc --x"
 
 
 def test_the_seed_travels_with_a_network(run, tmp_path):
@@ -137,7 +139,11 @@ def test_predict_corrupt(run, tmp_path, capsys):
     code, _, err = call(capsys, "predict", run, tmp_path, "-o", tmp_path / "out.csv")
     assert code == cli.USER_ERROR
     assert "b.png" in err
-    assert (tmp_path / "out.csv").read_text().startswith("image,label,probability")
+    assert not (tmp_path / "out.csv").exists()  # nothing was answered
+    (tmp_path / "out.csv").write_text("kept")
+    argv = ("predict", run, tmp_path / "c.png", "-o", tmp_path / "out.csv")
+    assert call(capsys, *argv)[0] == cli.USER_ERROR
+    assert (tmp_path / "out.csv").read_text() == "kept"
     code, out, _ = call(capsys, "predict", run, tmp_path, "--corrupt", "skip")
     assert code == 0
     assert len(out.splitlines()) == 1
@@ -206,9 +212,14 @@ def test_a_converted_network_is_trained_on(run, dense, tmp_path, capsys):
 def test_a_start_has_a_folder_of_its_own():
     names = [
         training._variant(build_recipe({"model": model, "start": start}))
-        for model, start in (({}, None), ({"n": 4}, None), ({}, "a/small.safetensors"))
+        for model, start in (
+            ({}, None),
+            ({"n": 4}, None),
+            ({}, "a/small.safetensors"),
+            ({"n": 2}, "runs/b/model.safetensors"),
+        )
     ]
-    assert names == ["real", "n=4", "real-from-small"]
+    assert names == ["real", "n=4", "real-from-small", "n=2-from-b"]
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,9 @@ def test_table_and_picture(comparison, tmp_path, monkeypatch, capsys):
     assert started == []  # everything has ended
     before = (out / "results.json").read_bytes()
     assert call(comparison, out, "--optimizer.lr", "0.02") == cli.USER_ERROR
-    assert "optimizer.lr: 0.01 → 0.02" in capsys.readouterr().err
+    refused = capsys.readouterr().err
+    assert "optimizer.lr: 0.01 → 0.02" in refused
+    assert "as do 4 other folders" in refused
     assert (out / "results.json").read_bytes() == before
 
 
@@ -134,9 +136,13 @@ def test_failed_runs_are_listed_and_tried_again(comparison, tmp_path, monkeypatc
     assert "the loss became nan" in printed
     assert "the loss became nan" in (out / "results.md").read_text()
     assert "1, 1 failed" in printed
+    # brought to its end with what the error advises
+    folder = out / "runs" / "tiny-real-seed1"
+    argv = ["train", str(folder / "recipe.yaml"), "--out", str(folder)]
+    assert cli.main([*argv, "--trainer.gradient_clip_val", "1"]) == 0
     started = in_process(monkeypatch)
-    assert call(comparison, out) == 0
-    assert started == ["tiny-real-seed1"]
+    assert call(comparison, out, "--data.root", f"{tmp_path}/./images/") == 0
+    assert started == []
     assert "failed" not in (out / "results.md").read_text()
 
 
@@ -185,7 +191,7 @@ def test_interrupt_leaves_no_process_behind(comparison, tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(comparing.subprocess, "Popen", sleep)
-    monkeypatch.setattr(comparing.time, "sleep", interrupt)
+    monkeypatch.setattr(comparing, "sleep", interrupt)
     runs = plan(load_comparison(comparison), tmp_path / "out", {})
     with pytest.raises(KeyboardInterrupt):
         run_all(runs, 2, lambda _: None)
@@ -201,7 +207,7 @@ def test_a_terminated_comparison_ends_its_runs(comparison, tmp_path, monkeypatch
         return sleepers[-1]
 
     monkeypatch.setattr(comparing.subprocess, "Popen", sleep)
-    monkeypatch.setattr(comparing.time, "sleep", lambda _: signal.raise_signal(signal.SIGTERM))
+    monkeypatch.setattr(comparing, "sleep", lambda _: signal.raise_signal(signal.SIGTERM))
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(SystemExit, match="143"):
         call(comparison, tmp_path / "out")
@@ -249,6 +255,7 @@ def test_packaged_comparisons_can_be_built(name):
         ("families: {digts: {real: }}", "unknown recipe 'digts'; did you mean 'digits'"),
         ("family: {}", "unknown key of a comparison 'family'; did you mean 'families'"),
         ("title: nothing", "has no families"),
+        ("families: {digits: {}}", "the family digits of the comparison .* has no variants"),
         ("families: {digits: }", "the family digits of the comparison .* has no variants"),
         ("- a list", "must hold a mapping"),
         ("families: {", "is not YAML"),
@@ -307,3 +314,9 @@ def test_labels_keep_their_distance():
     assert all(b - a >= 0.1 - 1e-9 for a, b in pairwise(moved))
     assert moved[0] >= 0
     assert moved[-1] <= 1
+
+
+def test_the_papers_numbers_are_text(tmp_path):
+    (tmp_path / "mine.yaml").write_text("families: {digits: {real: 94, n=2: 67.990, n=3: 9 ± 1}}")
+    variants = load_comparison(tmp_path / "mine.yaml").variants
+    assert [variant.paper for variant in variants] == ["94.000", "67.990", "9 ± 1"]

@@ -15,7 +15,7 @@ from phnn import algebra, cli
 from phnn.reports.algebras import choose_spread, draw_algebras, list_learned
 from phnn.reports.confusion import count_confusions, draw_confusions, score_classes
 from phnn.reports.curves import draw_curves, list_quantities, read_curve
-from phnn.reports.drawing import COLOURS, assign_colours, render_figure, tint
+from phnn.reports.drawing import COLOURS, assign_colours, render_figure, save_figure, tint
 from phnn.reports.gradcam import draw_looks, find_layer, look
 from phnn.reports.kronecker import draw_kronecker
 from phnn.reports.lines import Line, Spread
@@ -286,3 +286,9 @@ def test_roll():
     assert not overlaps(figure)
     with pytest.raises(ValueError, match="for 3 classes"):
         draw_roll(truth, found, ["a", "b", "c"], seconds=0.1, title="title")
+
+
+def test_names_of_files_have_no_folders(tmp_path):
+    paths = save_figure(draw_kronecker(), tmp_path, "sizes-owner/data set")
+    assert [path.name for path in paths] == ["sizes-owner-data-set.png", "sizes-owner-data-set.svg"]
+    assert all(path.is_file() for path in paths)

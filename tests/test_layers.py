@@ -536,3 +536,10 @@ def test_tracing_by_fx_names_the_way():
     with pytest.raises(TypeError, match=r"is_leaf_module.*phnn\.to_dense\(model\)"):
         torch.fx.symbolic_trace(model)
     torch.fx.symbolic_trace(phnn.to_dense(model))
+
+
+def test_an_infinite_entry_does_not_excuse_the_others():
+    infinite = float("inf")
+    assert_close(torch.tensor([infinite, 7.0]), torch.tensor([infinite, 7.0]))
+    with pytest.raises(AssertionError):
+        assert_close(torch.tensor([infinite, 0.0]), torch.tensor([infinite, 7.0]))

@@ -130,7 +130,7 @@ def read(path):
 def test_report_of_a_comparison(results, capsys):
     assert cli.main(["report", str(results)]) == 0
     printed = capsys.readouterr().out
-    assert "tests tiny n=2, seed 0" in printed
+    assert "tests tiny-n=2-seed0" in printed
     path = results / "report.html"
     assert str(path) in printed
     text, reader = path.read_text(), read(path)
@@ -176,6 +176,16 @@ def test_report_without_the_folders_of_the_runs(results):
     assert "Classes" not in reader.titles
     assert "What needs the networks" in reader.titles
     assert len(reader.images) == 2
+
+
+def test_a_run_that_started_from_another_network_is_not_called_real(results):
+    folder = results / "runs" / "tiny-real-seed0"
+    assert read_results(folder).runs[0].is_real
+    recipe = json.loads((folder / "config.yaml").read_text())
+    (folder / "config.yaml").write_text(json.dumps({**recipe, "start": "a/small.safetensors"}))
+    read = read_results(folder)
+    assert read.title == "resnet20 real from small on mine"
+    assert not read.runs[0].is_real
 
 
 def test_report_of_a_run(results):

@@ -168,6 +168,7 @@ def test_the_result_of_another_recipe_is_not_taken(reference, tiny, overrides, m
         run(tiny, reference, **overrides)
     assert (reference / "config.yaml").read_bytes() == before
     run(tiny, reference, trainer={"threads": 2})  # how, not what
+    run(tiny, reference, data={"root": tiny["data"]["root"] + "/."})  # the same folder
     assert (reference / "config.yaml").read_bytes() == before
 
 
@@ -192,6 +193,15 @@ def test_without_validation_the_last_epoch_is_tested(tiny, tmp_path):
     saved = load_file(tmp_path / "model.safetensors")
     last = torch.load(tmp_path / folder.LAST, weights_only=True)["state_dict"]
     assert all(torch.equal(saved[name], last[f"model.{name}"]) for name in saved)
+
+
+@pytest.mark.parametrize(("score", "best", "expected"), [
+    (0.5, None, True), (float("nan"), None, False), (0.6, 0.5, True), (0.5, 0.5, False),
+])  # fmt: skip
+def test_what_improves(reference, tiny, score, best, expected):
+    recipe = build_recipe(tiny)
+    learner = build_learner(recipe, build_data(recipe))
+    assert learner.improves(score, best) == expected
 
 
 def test_the_best_epoch_is_tested(reference):
@@ -243,6 +253,7 @@ def test_start_with_another_seed_is_warned_about(reference, tiny, caplog):
     assert "was trained with seed=0, this run has seed=1" in caplog.text
     caplog.clear()
     build_learner(replace(recipe, seed=0), data)
+    build_learner(replace(recipe, data={**recipe.data, "seed": 0}), data)
     assert caplog.text == ""
 
 

@@ -205,7 +205,7 @@ def _polar(matrices: Tensor) -> Tensor:
 
 def _draw_orthogonal(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     """Uniform draws from O(n), rotations as well as reflections."""
-    normal = torch.randn(shape, generator=generator, dtype=torch.float64)
+    normal = torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu")
     Q, R = torch.linalg.qr(normal)
     uniform: Tensor = Q * R.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
     return uniform

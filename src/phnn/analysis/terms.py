@@ -20,10 +20,10 @@ def usage(A: Tensor, F: Tensor, groups: int = 1) -> Tensor:
         >>> usage(torch.ones(2, 2, 2), torch.tensor([[3.0], [4.0]]))
         tensor([0.6000, 0.8000], dtype=torch.float64)
     """
-    blocks = F.detach().double().unflatten(0, (groups, len(A), -1)).transpose(0, 1)
-    norms = A.detach().double().flatten(1).norm(dim=1) * blocks.flatten(1).norm(dim=1)
+    blocks = F.detach().cpu().double().unflatten(0, (groups, len(A), -1)).transpose(0, 1)
+    norms = A.detach().cpu().double().flatten(1).norm(dim=1) * blocks.flatten(1).norm(dim=1)
     shares: Tensor = norms / norms.norm().clamp_min(torch.finfo(norms.dtype).tiny)
-    return shares.cpu()
+    return shares
 
 
 def effective_terms(spectrum: Tensor) -> float:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import csv
 import os
+import re
 import shlex
 import signal
 import sys
+import threading
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -96,13 +100,14 @@ def predict(
         rows = _predict_classes(trained, inputs, corrupt)
     else:
         raise ValueError("--pictures is for networks that hear; this one sees images")
+    first = list(islice(rows, 2))  # a mistake shows before a file is written over
     if out is None:
         for _ in rows:
             pass
         return 0
     out.parent.mkdir(parents=True, exist_ok=True)
     with out.open("w", newline="", encoding="utf-8", buffering=1) as file:  # as they come
-        csv.writer(file).writerows(rows)
+        csv.writer(file).writerows(chain(first, rows))
     print(f"wrote {out}")
     return 0
 
@@ -162,10 +167,9 @@ def compare(
             kg/kWh.
     """
     from phnn import reports
-    from phnn.tasks.compare import load_comparison, plan, run_all
+    from phnn.tasks.compare import check_folders, load_comparison, plan, run_all
     from phnn.tasks.recipe import build_recipe, merge
     from phnn.tasks.training import check_recipe
-    from phnn.tasks.training.folder import check_folder
 
     loaded = load_comparison(comparison)
     folder = out or Path("runs") / loaded.name
@@ -175,9 +179,8 @@ def compare(
     shared = {"trainer": {"threads": max(1, (os.cpu_count() or 1) // jobs)}} if jobs > 1 else {}
     runs = plan(loaded, folder, merge(shared, overrides))
     for run in runs:  # a mistake shows now, not after hours
-        recipe = build_recipe(run.recipe)
-        check_recipe(recipe)
-        check_folder(run.folder, recipe)
+        check_recipe(build_recipe(run.recipe))
+    check_folders(runs)
     command = _command()
 
     def report(outcomes: Sequence[Outcome]) -> None:
@@ -185,13 +188,22 @@ def compare(
         ended = sum(outcome.result is not None for outcome in outcomes)
         print(f"{ended} of {len(outcomes)} runs have ended; {jobs} at once, in {folder / 'runs'}")
 
-    # the processes of the runs end with this one, as they do after Ctrl-C
+    with _ending_when_told():
+        outcomes = run_all(runs, jobs, report)
+    return _conclude(loaded, outcomes, folder, power, command)
+
+
+@contextmanager
+def _ending_when_told() -> Iterator[None]:
+    """Makes SIGTERM end a block as Ctrl-C does, so that it can end its processes."""
+    if threading.current_thread() is not threading.main_thread():  # which alone may be told
+        yield
+        return
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
     try:
-        outcomes = run_all(runs, jobs, report)
+        yield
     finally:
         signal.signal(signal.SIGTERM, before)
-    return _conclude(loaded, outcomes, folder, power, command)
 
 
 def _conclude(
@@ -222,11 +234,17 @@ def _count_jobs() -> int:
 
 
 def _variant(recipe: Recipe) -> str:
+    from phnn.tasks.training.folder import MODEL
+
     model = recipe.model
     name = "real" if model.get("n") is None else f"n={model['n']}"
     if model.get("algebra") is not None:
         name = str(model["algebra"])
-    return name if recipe.start is None else f"{name}-from-{Path(recipe.start).stem}"
+    if recipe.start is None:
+        return name
+    start = Path(recipe.start)
+    # a file that phnn train wrote is called as all others are
+    return f"{name}-from-{start.parent.name if start.name == MODEL else start.stem}"
 
 
 def _command() -> str:
@@ -235,8 +253,10 @@ def _command() -> str:
 
 
 def _shorten(word: str) -> str:
-    option, equals, value = word.partition("=") if word.startswith("-") else ("", "", word)
-    return f"{option}{equals}{Path(value).name}" if Path(value).is_absolute() else word
+    option = re.match(r"--[\w.]+=|-\w|", word)
+    assert option is not None  # the last alternative is empty
+    value = Path(word[option.end() :])
+    return option[0] + value.name if value.is_absolute() else word
 
 
 def _show_scores(task: Task, result: dict[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable, Iterable
 from itertools import cycle
 from pathlib import Path
@@ -64,7 +65,8 @@ def save_figure(figure: Figure, out: Path, name: str) -> list[Path]:
     """
     out.mkdir(parents=True, exist_ok=True)
     formats: tuple[Format, ...] = ("png", "svg")
-    paths = {format: out / f"{name}.{format}" for format in formats}
+    file = re.sub(r"[^\w=.-]+", "-", name)  # of a data set of the hub, for one
+    paths = {format: out / f"{file}.{format}" for format in formats}
     for format, path in paths.items():
         with replacing(path) as temporary:
             temporary.write_bytes(render_figure(figure, format, name))

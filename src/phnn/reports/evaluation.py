@@ -115,12 +115,13 @@ class Shelf:
         return found
 
 
-def evaluate_run(folder: Path, shelf: Shelf) -> Evaluation:
+def evaluate_run(folder: Path, shelf: Shelf, say: Say | None = None) -> Evaluation:
     """Returns the answers of a run's network, which are kept in the run's folder.
 
     Args:
         folder: Of the run.
         shelf: Where its data are found, when the answers for them are not there yet.
+        say: Is told when the network is asked, which takes a while.
 
     Raises:
         DataMissingError: The data cannot be read.
@@ -130,7 +131,10 @@ def evaluate_run(folder: Path, shelf: Shelf) -> Evaluation:
     kept = _read(folder / EVALUATION, digest.hexdigest())
     if kept is not None:
         return kept
-    made = _evaluate(trained, shelf.open_images(trained))
+    data = shelf.open_images(trained)
+    if say is not None:
+        say(f"tests {folder.name}")
+    made = _evaluate(trained, data)
     with replacing(folder / EVALUATION) as temporary, temporary.open("wb") as file:
         np.savez_compressed(
             file,
@@ -154,12 +158,7 @@ def evaluate_runs(runs: Iterable[RunRecord], shelf: Shelf, say: Say) -> list[Eva
     Raises:
         DataMissingError: The data cannot be read.
     """
-    evaluated = []
-    for run in runs:
-        if not (run.folder / EVALUATION).is_file():
-            say(f"tests {run.name}")
-        evaluated.append((run, evaluate_run(run.folder, shelf)))
-    return evaluated
+    return [(run, evaluate_run(run.folder, shelf, say)) for run in runs]
 
 
 def _read(path: Path, digest: str) -> Evaluation | None:

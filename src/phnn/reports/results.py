@@ -58,9 +58,10 @@ class RunRecord:
 
     @property
     def is_real(self) -> bool:
-        """Whether the network has neither a learned nor a fixed algebra."""
+        """Whether the network has neither a learned nor a fixed algebra; a start may have one."""
         model = (self.result or {}).get("model", {})
-        return model.get("n") is None and model.get("algebra") is None
+        started = (self.recipe or {}).get("start") is not None
+        return not started and model.get("n") is None and model.get("algebra") is None
 
 
 @dataclass(frozen=True)
@@ -138,6 +139,8 @@ def _read_run(folder: Path) -> Results:
     recipe = build_recipe(yaml.safe_load((folder / CONFIG).read_text(encoding="utf-8")))
     result, error = read_result(folder), read_failure(folder)
     network = describe_network(recipe.model)
+    if recipe.start is not None:  # which may have other layers
+        network += f" from {Path(recipe.start).stem}"
     variant = Variant(
         family=str(recipe.data.get("name", recipe.task)),
         recipe=str(folder / CONFIG),

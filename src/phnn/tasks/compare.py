@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import yaml
@@ -18,10 +18,18 @@ from phnn import algebra
 from phnn.tasks.names import check_choices
 from phnn.tasks.recipe import Tree, build_recipe, merge, read_comparison, read_recipe
 from phnn.tasks.task import TASKS, Task
-from phnn.tasks.training.folder import read_failure, read_result
+from phnn.tasks.training.folder import (
+    CONFIG,
+    RunFolderError,
+    check_folder,
+    read_failure,
+    read_result,
+)
 
 BASELINE = "real"
 LOG = "train.log"  # in the folder of a run
+RECIPE = "recipe.yaml"  # there, too: what was asked for
+END_SECONDS = 30.0  # that a run which is told to end has for it
 POLL_SECONDS = 0.2
 _KEYS = ("title", "seeds", "families")
 
@@ -113,7 +121,7 @@ def load_comparison(name: str | Path) -> Comparison:
         for family, entries in tree["families"].items()
     }
     for family, entries in families.items():
-        if not isinstance(entries, Mapping):
+        if not isinstance(entries, Mapping) or not entries:
             raise ValueError(
                 f"the family {family} of the comparison {name} has no variants, such as real: or "
                 "n=4:"
@@ -158,7 +166,7 @@ def _make_variant(
         options={**_named_options(name, bool(options)), **options},
         seeds=tuple(seeds),
         # YAML reads 67.990 as a number; the paper prints three digits
-        paper=f"{paper:.3f}" if isinstance(paper, float) else paper,
+        paper=f"{paper:.3f}" if isinstance(paper, float | int) else paper,
         baseline=name == baseline,
     )
 
@@ -218,6 +226,26 @@ def _slug(variant: Variant, seed: int) -> str:
     return re.sub(r"[^\w=.-]+", "-", f"{variant.family}-{variant.name}-seed{seed}")
 
 
+def check_folders(runs: Iterable[Run]) -> None:
+    """Raises an error when folders hold runs of other recipes than those that are asked for.
+
+    What a comparison asked for counts, not with what else a run that failed was brought to its end.
+
+    Args:
+        runs: What is asked for.
+    """
+    refused = []
+    for run in runs:
+        asked = RECIPE if (run.folder / RECIPE).exists() else CONFIG
+        try:
+            check_folder(run.folder, build_recipe(run.recipe), asked)
+        except RunFolderError as error:
+            refused.append(error)
+    if refused:
+        others = f"; as do {len(refused) - 1} other folders" if len(refused) > 1 else ""
+        raise RunFolderError(f"{refused[0]}{others}")
+
+
 def run_all(
     runs: Iterable[Run], jobs: int, report: Callable[[list[Outcome]], None]
 ) -> list[Outcome]:
@@ -244,18 +272,26 @@ def run_all(
                 _settle(outcome, process.returncode)
                 report(outcomes)
             if not ended:
-                time.sleep(POLL_SECONDS)
+                sleep(POLL_SECONDS)
     finally:  # after an interrupt no run is left behind
         for _, process in running:
             process.terminate()
         for _, process in running:
-            process.wait()
+            _await(process)
     return outcomes
+
+
+def _await(process: subprocess.Popen[bytes]) -> None:
+    try:
+        process.wait(END_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _start(run: Run, *, visible: bool) -> subprocess.Popen[bytes]:
     run.folder.mkdir(parents=True, exist_ok=True)
-    recipe = run.folder / "recipe.yaml"
+    recipe = run.folder / RECIPE
     text = yaml.safe_dump(run.recipe, sort_keys=False, allow_unicode=True)
     recipe.write_text(text, encoding="utf-8")
     command = [sys.executable, "-m", "phnn.cli", "train", str(recipe), "--out", str(run.folder)]

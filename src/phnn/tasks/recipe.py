@@ -201,8 +201,14 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], *, ended: bool) 
             pairs = [(f"{section}.{key}", before.get(key), after.get(key)) for key in keys]
         else:
             pairs = [(section, before, after)]
-        found += [f"{name}: {a} → {b}" for name, a, b in pairs if a != b]
+        found += [f"{name}: {a} → {b}" for name, a, b in pairs if not _is_same(name, a, b)]
     return found
+
+
+def _is_same(name: str, one: Any, other: Any) -> bool:
+    if name in ("data.root", "start") and None not in (one, other):
+        return Path(one).expanduser().resolve() == Path(other).expanduser().resolve()
+    return bool(one == other)
 
 
 def merge(base: Mapping[str, Any], *others: Mapping[str, Any]) -> Tree:

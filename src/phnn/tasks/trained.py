@@ -149,7 +149,7 @@ def fit_data(data: Data, trained: Trained) -> None:
     if missing:
         raise ValueError(
             f"the network was saved without {' and '.join(missing)} of its data; save it with "
-            "metadata=ImageData.metadata(), or give the folder of its run"
+            f"metadata={type(data).__name__}.metadata(), or give the folder of its run"
         )
     known = list(trained.metadata["classes"])
     if list(data.classes) != known:

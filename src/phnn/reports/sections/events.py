@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ from phnn.reports.results import RunRecord
 from phnn.reports.rolls import draw_roll
 from phnn.reports.spectrograms import draw_spectrograms
 from phnn.tasks.detect import THRESHOLD
+from phnn.tasks.sound.batches import SoundBatch
 from phnn.tasks.sound.features import restore_magnitudes
 from phnn.tasks.sound.labels import FRAMES_PER_SECOND
 from phnn.tasks.sound.recordings import MICROPHONES
@@ -56,13 +56,11 @@ def draw_events(runs: Sequence[RunRecord], shelf: Shelf) -> Iterator[Picture]:
     for run in runs:
         trained = load_trained(run.folder)
         data = shelf.open_sound(trained)
-        batches = list(islice(data.test_dataloader(), RECORDINGS))
+        batch = _take(data.test_dataloader())
         if run.family not in shown:
             shown.add(run.family)
-            first = batches[0].spectrograms[0].float()
-            yield _draw_first(run.family, first, data.metadata())
-        ready = [data.on_after_batch_transfer(batch, 0) for batch in batches]
-        inputs, labels = (torch.cat(part)[:RECORDINGS] for part in zip(*ready, strict=True))
+            yield _draw_first(run.family, batch.spectrograms[0].float(), data.metadata())
+        inputs, labels = data.on_after_batch_transfer(batch, 0)
         with torch.inference_mode():
             outputs = trained.model(inputs).sigmoid()
         for i, (output, label) in enumerate(zip(outputs, labels, strict=True), 1):
@@ -76,6 +74,20 @@ def draw_events(runs: Sequence[RunRecord], shelf: Shelf) -> Iterator[Picture]:
                 draw_roll(truth, found, data.classes, seconds=1 / FRAMES_PER_SECOND, title=title),
                 f"{run.name}: the events of recording {i} of the test part.",
             )
+
+
+def _take(batches: Iterable[SoundBatch]) -> SoundBatch:
+    """The first recordings, from no more batches than it takes."""
+    taken: list[SoundBatch] = []
+    for batch in batches:
+        taken.append(batch)
+        if sum(len(each.labels) for each in taken) >= RECORDINGS:
+            break
+    spectrograms, labels = (
+        torch.cat([getattr(batch, name) for batch in taken])[:RECORDINGS]
+        for name in ("spectrograms", "labels")
+    )
+    return taken[0]._replace(spectrograms=spectrograms, labels=labels)
 
 
 def _draw_first(family: str, spectrograms: Tensor, about: dict[str, Any]) -> Picture:

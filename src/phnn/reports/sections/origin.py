@@ -69,12 +69,15 @@ def show_origin(results: Results) -> Section:
 
 
 def _hide(recipe: Tree) -> Tree:
-    """A recipe with the names of folders alone, not where they are on somebody's machine."""
-    data = {
+    """A recipe with the names of files alone, not where they are on somebody's machine."""
+    hidden = dict(recipe)
+    if hidden.get("start") is not None:
+        hidden["start"] = Path(hidden["start"]).name
+    hidden["data"] = {
         key: Path(value).name if key in PRIVATE and value is not None else value
         for key, value in recipe.get("data", {}).items()
     }
-    return {**recipe, "data": data}
+    return hidden
 
 
 def _distinct(values: Iterable[Any]) -> str:

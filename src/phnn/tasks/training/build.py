@@ -73,15 +73,17 @@ def build_learner(recipe: Recipe, data: Data) -> Classifier | Detector:
 
 def _compare_seeds(recipe: Recipe, saved: Mapping[str, Any]) -> None:
     """Warns where a network may be tested on what it was trained on before."""
-    now = recipe.describe()
-    if saved.get("data") == now["data"] and saved.get("seed", recipe.seed) != recipe.seed:
+    data = saved.get("data", {})
+    before = data.get("seed", saved.get("seed"))
+    now = recipe.data.get("seed", recipe.seed)
+    if data.get("name") == recipe.data.get("name") and before not in (None, now):
         logger.warning(
             "%s was trained with seed=%s, this run has seed=%s: where the test part is drawn by "
-            "the seed, it holds what the network knows already; give --seed %s to avoid it",
+            "the seed, it holds what the network knows already; give --data.seed %s to avoid it",
             recipe.start,
-            saved["seed"],
-            recipe.seed,
-            saved["seed"],
+            before,
+            now,
+            before,
         )
 
 

@@ -78,14 +78,15 @@ def write_json(path: Path, content: Any) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def check_folder(out: Path, recipe: Recipe) -> None:
+def check_folder(out: Path, recipe: Recipe, config: str = CONFIG) -> None:
     """Raises an error when a folder holds a run that is not of this recipe.
 
     Args:
         out: The folder, which need not be there.
         recipe: By which a run there would go on, or whose result would be taken from there.
+        config: The file there that has the recipe of the run.
     """
-    path = out / CONFIG
+    path = out / config
     ended = (out / RESULT).exists()
     if not path.exists() or not (ended or (out / LAST).exists()):
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
@@ -82,7 +83,8 @@ class Learner(lightning.LightningModule, ABC):
 
     def improves(self, score: float, best: float | None) -> bool:
         """Returns whether a score of the validation part is better than the best one so far."""
-        return best is None or (score < best if self.lower_is_better else score > best)
+        better = best is None or (score < best if self.lower_is_better else score > best)
+        return better and math.isfinite(score)
 
     def count_parameters(self) -> dict[str, int]:
         """Returns the sizes that the result of a run tells."""

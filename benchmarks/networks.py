@@ -3,15 +3,15 @@
 The forms of a network take turns, so that their ratios hold on a busy machine, too: the real one;
 the real one with its batch norms fused and its channels last, the best that plain torch does for
 it; the real one accelerated, as far as that goes without an algebra; PH layers by the textbook
-construction, as this library assembles them, folded, accelerated, and of rank n; convolutions of
-low rank with as many parameters, and, unless compiled, those of tltorch where `pip install
-tensorly-torch` has been run.
+construction, as this library assembles them, folded, accelerated (if compiled, also for an input
+with channels last), and of rank n; convolutions of low rank with as many parameters, and, unless
+compiled, those of tltorch where `pip install tensorly-torch` has been run.
 
     python benchmarks/networks.py [--only "vgg16*batch 16*"] [--compile] [--threads 2]
     python benchmarks/networks.py --markdown > results/networks.md
 
-The rows of each setting are appended to the table when it is done; one that is there already is not
-measured again.
+The rows of each setting are appended to the table when it is done. Forms that are there already are
+not measured again, but for the real one, with which others are compared.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import csv
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 from importlib.util import find_spec
 from inspect import signature
 from itertools import product
@@ -41,6 +42,19 @@ from phnn.surgery.contest import compete, inference_of, is_traceable, step_of
 DIMENSIONS = (2, 3, 4, 8)
 BATCHES = (1, 16)
 FACTORIZATIONS = {"CP, tltorch": "cp", "Tucker, tltorch": "tucker"}
+FORMS = (
+    "real",
+    "real, tuned",
+    "real, accelerated",
+    "textbook",
+    "assembled",
+    "folded",
+    "accelerated",
+    "accelerated, last",
+    "rank n",
+    "low rank",
+    *FACTORIZATIONS,
+)  # in the order of the table
 TRAINED = ("real", "textbook", "assembled", "rank n", "low rank", *FACTORIZATIONS)
 # name in the table, name of the network, options, shape of an input
 CASES: tuple[tuple[str, str, dict[str, Any], tuple[int, ...]], ...] = (
@@ -103,39 +117,65 @@ def textbook(model: nn.Module) -> nn.Module:
     return model
 
 
-def forms(setting: Setting, x: Tensor, rounds: int) -> dict[str, nn.Module]:
+def forms(setting: Setting, x: Tensor, rounds: int) -> dict[str, Callable[[], nn.Module]]:
+    """What makes each form of a network; it takes minutes for some."""
     real, assembled = setting.create(), setting.create(n=setting.n)
-    tuned = phnn.to_dense(real, fuse=is_traceable(real))
-    models = {
-        "real": real,
-        "real, tuned": tuned.to(memory_format=torch.channels_last),  # type: ignore[call-overload]
-        "real, accelerated": phnn.accelerate(setting.create(n=1), x, rounds=rounds),
-        "textbook": textbook(assembled),
-        "assembled": assembled,
-        "folded": phnn.to_dense(assembled, fuse=is_traceable(assembled)),
-        "accelerated": phnn.accelerate(assembled, x, rounds=rounds),
+    last = torch.channels_last
+
+    def tune() -> nn.Module:
+        tuned = phnn.to_dense(real, fuse=is_traceable(real))
+        return tuned.to(memory_format=last)  # type: ignore[call-overload, no-any-return]
+
+    made: dict[str, Callable[[], nn.Module]] = {
+        "real": lambda: real,
+        "real, tuned": tune,
+        "real, accelerated": lambda: phnn.accelerate(setting.create(n=1), x, rounds=rounds),
+        "textbook": lambda: textbook(assembled),
+        "assembled": lambda: assembled,
+        "folded": lambda: phnn.to_dense(assembled, fuse=is_traceable(assembled)),
+        "accelerated": lambda: phnn.accelerate(assembled, x, rounds=rounds),
     }
+    if setting.compiled:  # which turns to channels last what is not, in every call
+        x_last = x.to(memory_format=last)
+        made["accelerated, last"] = lambda: phnn.accelerate(assembled, x_last, rounds=rounds)
     if "rank" in signature(MODELS[setting.name]).parameters:
-        models["rank n"] = setting.create(n=setting.n, rank=setting.n)
-    models["low rank"] = low_rank(copy.deepcopy(real), n=setting.n, start="random").eval()
+        made["rank n"] = lambda: setting.create(n=setting.n, rank=setting.n)
+    made["low rank"] = lambda: low_rank(copy.deepcopy(real), n=setting.n, start="random").eval()
     # compiled, those of tltorch fall into hundreds of graphs, and take half an hour
     if find_spec("tltorch") is not None and not setting.compiled:
         for name, kind in FACTORIZATIONS.items():
-            models[name] = factorized(copy.deepcopy(real), kind, n=setting.n, start="random").eval()
-    return models
+            made[name] = partial(factorize, real, kind, setting.n)
+    return made
 
 
-def measure(setting: Setting, rounds: int) -> list[dict[str, Any]]:
-    """A row for each form of a network."""
+def factorize(real: nn.Module, kind: str, n: int) -> nn.Module:
+    """A copy with the layers of tltorch that have as many parameters."""
+    return factorized(copy.deepcopy(real), kind, n=n, start="random").eval()
+
+
+def measure(setting: Setting, rounds: int, done: set[str]) -> list[dict[str, Any]]:
+    """A row for each form of a network that is not done, measured beside the real one."""
     torch.manual_seed(0)
     x = torch.randn(setting.batch, *setting.shape)
-    models = forms(setting, x, rounds)
+    wanted = {
+        name: make
+        for name, make in forms(setting, x, rounds).items()
+        if name not in done or name == "real"
+    }
+    if wanted.keys() <= done:
+        return []
+    print(setting, flush=True)
+    models = {name: make() for name, make in wanted.items()}
     # batch norms need more than one sample
     trained = [name for name in TRAINED if name in models] if setting.batch > 1 else []
+    if trained == ["real"]:
+        trained = []
     results = compete(models, x, trained, rounds, setting.compiled)
     real = results[0]
     rows = []
     for result in results:
+        if result.name in done:
+            continue
         model = models[result.name]
         step = result.training
         rows.append(
@@ -182,6 +222,8 @@ def _memory(call: Callable[[], object], compiled: bool) -> str:
 
 
 def append(rows: list[dict[str, Any]], out: Path) -> None:
+    if not rows:
+        return
     is_new = not out.exists()
     out.parent.mkdir(parents=True, exist_ok=True)
     with out.open("a", newline="") as file:
@@ -220,7 +262,7 @@ def ratios(rows: list[dict[str, str]]) -> str:
     measured: dict[str, dict[str, dict[str, str]]] = {}
     for row in rows:
         measured.setdefault(row["setting"], {})[row["form"]] = row
-    forms = list(dict.fromkeys(row["form"] for row in rows if row["form"] != "real"))
+    forms = sorted({row["form"] for row in rows} - {"real"}, key=FORMS.index)
     trained = [name for name in forms if name in TRAINED]
     cases = [case for case, *_ in CASES]
 
@@ -266,19 +308,21 @@ def main() -> None:
     if len(threads) > 1:
         counts = " and ".join(sorted(threads))
         parser.error(f"{options.out} would hold times of {counts} threads; give another --out")
-    done = {row["setting"] for row in rows}
+    done: dict[str, set[str]] = {}
+    for row in rows:
+        done.setdefault(row["setting"], set()).add(row["form"])
     for setting in settings(options.compile):
-        if str(setting) in done or not fnmatchcase(str(setting), options.only):
+        if not fnmatchcase(str(setting), options.only):
             continue
-        print(setting, flush=True)
         if options.list:
+            print(setting)
             continue
-        rows = measure(setting, options.rounds)
-        for row in rows:
+        made = measure(setting, options.rounds, done.get(str(setting), set()))
+        for row in made:
             print(
                 f"  {row['form']:12} {row['inference / real']} {row['training / real']}", flush=True
             )
-        append(rows, options.out)
+        append(made, options.out)
 
 
 if __name__ == "__main__":

@@ -56,7 +56,7 @@ def bench(
     example = torch.randn(parse_shape(shape))
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)  # an error here costs nothing yet
-    forms = make_forms(_make_network(network), example, n, rounds)
+    forms = make_forms(_make_network(network), example, n, rounds, compile)
     trained = ("real", "assembled") if training else ()
     results = compete(forms, example, trained, rounds, compile)
     print(_render(results))

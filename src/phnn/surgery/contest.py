@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from phnn.surgery.acceleration import accelerate
-from phnn.surgery.calls import leaves
+from phnn.surgery.calls import leaves, put_channels_last
 from phnn.surgery.conversion import convert
 from phnn.surgery.folding import to_dense, trace
 from phnn.surgery.slots import find_ph_slots
@@ -39,7 +39,9 @@ class Result:
     training: float | None
 
 
-def make_forms(model: nn.Module, example: Tensor, n: int, rounds: int = 7) -> dict[str, nn.Module]:
+def make_forms(
+    model: nn.Module, example: Tensor, n: int, rounds: int = 7, compiled: bool = False
+) -> dict[str, nn.Module]:
     """A model and what this library makes of it, in evaluation mode.
 
     Args:
@@ -47,6 +49,8 @@ def make_forms(model: nn.Module, example: Tensor, n: int, rounds: int = 7) -> di
         example: An input.
         n: Dimension of the algebras.
         rounds: Of acceleration.
+        compiled: Whether they will be compiled. Then they are accelerated for channels last, which
+            torch.compile turns convolutions to: weights that are not would be turned in every call.
 
     Returns:
         The forms "real", "real, accelerated" (as far as that goes without an algebra), "assembled"
@@ -58,12 +62,13 @@ def make_forms(model: nn.Module, example: Tensor, n: int, rounds: int = 7) -> di
     else:
         # a random start will do: the time does not depend on the numbers
         real, assembled = model, convert(model, n, start="random")
+    x = put_channels_last(example) if compiled else example
     return {
         "real": real,
-        "real, accelerated": accelerate(convert(real, n=1, start="random"), example, rounds=rounds),
+        "real, accelerated": accelerate(convert(real, n=1, start="random"), x, rounds=rounds),
         "assembled": assembled,
         "folded": to_dense(assembled, fuse=is_traceable(assembled)),
-        "accelerated": accelerate(assembled, example, rounds=rounds),
+        "accelerated": accelerate(assembled, x, rounds=rounds),
     }
 
 

@@ -750,4 +750,4 @@ class TestLightning:
             resumed, _, _ = self.fit(root, tmp_path, tmp_path / f"step={step}.ckpt")
             assert resumed.seen["training"] == seen[step:]
         trainer.test(whole, data, verbose=False)
-        assert len(whole.seen["testing"]) == 1
+        assert len(whole.seen["testing"]) == 2  # whole recordings, one at a time

@@ -67,7 +67,7 @@ def test_bench_without_training(here, capsys):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["resnet21"], "no model is called 'resnet21'"),
+        (["resnet21"], "unknown model 'resnet21'"),
         (["mynetworks:none"], "mynetworks:none does not name a function"),
         (["nowhere:make"], "nowhere:make does not name a function: No module named 'nowhere'"),
         (["mynetworks:nothing"], "mynetworks:nothing returns NoneType"),

@@ -262,7 +262,7 @@ def test_help(argv, capsys):
     ("argv", "message"),
     [
         ("trian digits", "there is no command trian; did you mean train"),
-        ("train digts", "unknown recipe 'digts'; did you mean 'digits'"),
+        ("train digts", "unknown recipe 'digts'; did you mean digits"),
         ("train nowhere.yaml", "there is no recipe file nowhere.yaml"),
         ("train", "recipe"),
         (
@@ -273,10 +273,10 @@ def test_help(argv, capsys):
         ("train digits --model.n 5 --out {tmp}", "n=5 must divide"),
         ("train digits --model.algebra quaternoin --out {tmp}", "quaternion"),
         ("train digits --model.withs [4] --out {tmp}", "widths"),
-        ("train digits --data.name cifra10 --out {tmp}", "did you mean 'cifar10'"),
-        ("train digits --data.nam x --out {tmp}", "unknown data option 'nam'; did you mean 'name'"),
+        ("train digits --data.name cifra10 --out {tmp}", "did you mean cifar10"),
+        ("train digits --data.nam x --out {tmp}", "unknown data option 'nam'; did you mean name"),
         ("train digits --start {tmp}/no.safetensors --out {tmp}", "no.safetensors"),
-        ("compare digts", "unknown comparison 'digts'; did you mean 'digits'"),
+        ("compare digts", "unknown comparison 'digts'; did you mean digits"),
         ("compare digits --jobs 0", "jobs=0 must be at least 1"),
         ("compare digits --trainer.max_epoch 1", "did you mean --trainer.max_epochs"),
         ("test {tmp}/nothing", "there is no"),

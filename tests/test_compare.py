@@ -252,8 +252,8 @@ def test_packaged_comparisons_can_be_built(name):
     ("text", "message"),
     [
         ("families: {digits: {quaternoin: }}", "unknown variant 'quaternoin'; did you mean"),
-        ("families: {digts: {real: }}", "unknown recipe 'digts'; did you mean 'digits'"),
-        ("family: {}", "unknown key of a comparison 'family'; did you mean 'families'"),
+        ("families: {digts: {real: }}", "unknown recipe 'digts'; did you mean digits"),
+        ("family: {}", "unknown key of a comparison 'family'; did you mean families"),
         ("title: nothing", "has no families"),
         ("families: {digits: {}}", "the family digits of the comparison .* has no variants"),
         ("families: {digits: }", "the family digits of the comparison .* has no variants"),

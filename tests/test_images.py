@@ -121,12 +121,12 @@ class TestImageSet:
 
 class TestLoadImages:
     def test_unknown_name_offers_the_nearest(self):
-        with pytest.raises(ValueError, match="unknown data set 'cifra10'; did you mean 'cifar10'"):
+        with pytest.raises(ValueError, match="unknown data set 'cifra10'; did you mean cifar10"):
             load_images("cifra10")
 
     def test_missing_root_offers_the_nearest(self, tmp_path):
         (tmp_path / "flowers").mkdir()
-        with pytest.raises(FileNotFoundError, match="not a folder; did you mean 'flowers'"):
+        with pytest.raises(FileNotFoundError, match="not a folder; did you mean flowers"):
             load_images("mine", tmp_path / "flower")
 
     def test_parquet(self, tmp_path):
@@ -445,7 +445,7 @@ class TestAugment:
         assert augment(numbered(4).images, draws, names).shape == (4, 3, SIZE, SIZE)
 
     def test_unknown_name_offers_the_nearest(self):
-        with pytest.raises(ValueError, match="unknown augmentation 'flop'; did you mean 'flip'"):
+        with pytest.raises(ValueError, match="unknown augmentation 'flop'; did you mean flip"):
             count_draws(["crop", "flop"])
 
     def test_normalize(self):
@@ -505,7 +505,7 @@ class TestImageData:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            ({"name": "svnh"}, "did you mean 'svhn'"),
+            ({"name": "svnh"}, "did you mean svhn"),
             ({"validation": 1.0}, "validation=1.0 must be a fraction"),
             ({"batch_size": 0}, "batch_size=0"),
             ({"eval_batch_size": 0}, "batch_size=0"),

@@ -128,7 +128,7 @@ def test_render(rows: list[paper.Row]) -> None:
     assert all(f"{row.params:,}" in text for row in rows)
     assert paper.NOTE in text
     assert paper.render([], "csv").count("\n") == 1
-    with pytest.raises(ValueError, match=r"format='html' is unknown; known: text, markdown, csv"):
+    with pytest.raises(ValueError, match=r"unknown format 'html'; known are text, markdown, csv"):
         paper.render(rows, "html")
 
 

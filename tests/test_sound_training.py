@@ -314,7 +314,7 @@ def test_tables_have_the_papers_columns(tmp_path):
         ({"task": "images", "data": {"root": None}}, "unknown data option 'classes'"),
         (
             {"data": {"microphone": 2}},
-            "unknown data option 'microphone'; did you mean 'microphones",
+            "unknown data option 'microphone'; did you mean microphones",
         ),
         ({"task": "sounds"}, "sounds"),
     ],

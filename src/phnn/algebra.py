@@ -21,7 +21,6 @@ True
 from __future__ import annotations
 
 import ast
-import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -30,6 +29,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from phnn._names import suggest
 
 __all__ = [
     "Algebra",
@@ -409,10 +410,8 @@ def get(name: str) -> Algebra:
     except (SyntaxError, _UnknownNameError) as error:
         known = [*_CONSTANTS, *_CONSTRUCTORS]
         wrong = error.args[0] if isinstance(error, _UnknownNameError) else name
-        nearest = difflib.get_close_matches(wrong, known, n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(nearest)}?" if nearest else "the known names are"
-        rest = "" if nearest else " " + ", ".join(known)
-        raise ValueError(f"no algebra is called {name!r}; {hint}{rest}") from None
+        hint = f"{suggest(wrong, known)}known are {', '.join(known)}"
+        raise ValueError(f"unknown algebra {name!r}; {hint}") from None
 
 
 class _UnknownNameError(Exception):

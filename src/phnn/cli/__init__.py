@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from inspect import Parameter, getdoc, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import phnn
+from phnn._names import suggest
 from phnn.cli.bench import bench
 from phnn.cli.models import convert, export, inspect
 from phnn.cli.reports import figures, report, tables
@@ -229,13 +229,8 @@ def _explain_arguments(message: str, argv: Sequence[str]) -> str:
     if unknown is not None:
         actions = _make_command(COMMANDS[argv[0]])._actions if argv[0] in COMMANDS else []
         options = [option for action in actions for option in action.option_strings]
-        return f"there is no option {unknown[1]}; {_suggest(unknown[1], options)}"
+        return f"there is no option {unknown[1]}; {suggest(unknown[1], options)}see phnn --help"
     if argv and "invalid choice" in message and not argv[0].startswith("-"):
-        return f"there is no command {argv[0]}; {_suggest(argv[0], COMMANDS)}"
+        return f"there is no command {argv[0]}; {suggest(argv[0], COMMANDS)}see phnn --help"
     message = message.replace("Parser key ", "").replace(f"{argv[0]}.", "")
     return re.sub(r"<class '(\w+)'>", r"\1", message)
-
-
-def _suggest(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, list(known), n=2)
-    return f"did you mean {' or '.join(near)}?" if near else "see phnn --help"

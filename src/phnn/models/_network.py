@@ -1,8 +1,7 @@
 """What every network of the zoo shares."""
 
-import difflib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -10,22 +9,15 @@ from torch import nn
 
 import phnn.init
 from phnn import algebra as algebras
+from phnn._names import check_choices
 from phnn.nn import PHConv2d, PHLinear
 
 T = TypeVar("T")
 
 
-def suggest(name: object, known: Iterable[object]) -> str:
-    """The end of an error message: what was likely meant, and all there is."""
-    names = [str(k) for k in known]
-    near = difflib.get_close_matches(str(name), names, n=3, cutoff=0.5)
-    return (f"did you mean {' or '.join(near)}? " if near else "") + f"known: {', '.join(names)}"
-
-
 def pick(option: str, value: object, choices: Mapping[Any, T]) -> T:
     """The entry of `choices` that the option names; a ValueError that lists them otherwise."""
-    if value not in choices:
-        raise ValueError(f"{option}={value!r} is unknown; {suggest(value, choices)}")
+    check_choices(option, [value], choices)
     return choices[value]
 
 

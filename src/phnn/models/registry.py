@@ -6,9 +6,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from phnn._names import check_choices, suggest
 from phnn.algebra import Algebra
 from phnn.models import resnet, vgg
-from phnn.models._network import Network, suggest
+from phnn.models._network import Network
 from phnn.models.sednet import SEDnet
 
 MODELS: dict[str, Callable[..., Network]] = {
@@ -59,11 +60,11 @@ def create_model(
         >>> count(create_model("resnet20")), count(create_model("resnet20", n=4))
         (272474, 71162)
     """
-    if name not in MODELS:
-        raise ValueError(f"no model is called {name!r}; {suggest(name, MODELS)}")
+    check_choices("model", [name], MODELS)
     known = [p.name for p in inspect.signature(MODELS[name]).parameters.values()]
     for option in options.keys() - set(known):
-        raise TypeError(f"{name} has no option {option!r}; {suggest(option, known)}")
+        hint = f"{suggest(option, known)}known are {', '.join(known)}"
+        raise TypeError(f"{name} has no option {option!r}; {hint}")
     if num_classes is not None:
         options["num_classes"] = num_classes
     if in_channels is not None:

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from phnn import algebra
-from phnn.tasks.names import check_choices
+from phnn._names import check_choices
 from phnn.tasks.recipe import Tree, build_recipe, merge, read_comparison, read_recipe
 from phnn.tasks.task import TASKS, Task
 from phnn.tasks.training.folder import (

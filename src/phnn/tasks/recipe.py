@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, fields
 from importlib.resources import files
@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
+
+from phnn._names import check_choices
 
 Tree = dict[str, Any]
 PRIVATE = ("root", "cache")  # options of the data that name folders of somebody's machine
@@ -155,9 +157,9 @@ def build_recipe(tree: Mapping[str, Any]) -> Recipe:
     """
     from jsonargparse import ArgumentError, ArgumentParser
 
-    _check("part of a recipe", tree, [f.name for f in fields(Recipe)])
+    check_choices("part of a recipe", tree, [f.name for f in fields(Recipe)])
     for section, options in SECTIONS.items():
-        _check(f"{section} option", tree.get(section, {}), [f.name for f in fields(options)])
+        check_choices(f"{section} option", tree.get(section, {}), [f.name for f in fields(options)])
     parser = ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(Recipe, "recipe")
     try:
@@ -222,13 +224,6 @@ def merge(base: Mapping[str, Any], *others: Mapping[str, Any]) -> Tree:
     return merged
 
 
-def _check(what: str, names: Iterable[str], known: Iterable[str]) -> None:
-    # here: phnn.tasks.images brings Lightning, for which --help should not wait
-    from phnn.tasks.names import check_choices
-
-    check_choices(what, names, known)
-
-
 def list_recipes() -> list[str]:
     """Returns the names of the packaged recipes."""
     return list(_packaged("recipes"))
@@ -275,7 +270,7 @@ def _find(kind: str, noun: str, name: str | Path) -> tuple[Tree, Path]:
             raise FileNotFoundError(f"there is no {noun} file {path}")
         return _parse(path.read_text(encoding="utf-8"), str(path)), path.parent
     packaged = _packaged(kind)
-    _check(noun, [str(name)], packaged)
+    check_choices(noun, [str(name)], packaged)
     return packaged[str(name)], Path()
 
 

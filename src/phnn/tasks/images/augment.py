@@ -11,8 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from phnn._names import check_choices
 from phnn.tasks.images.batches import DRAW_LIMIT
-from phnn.tasks.names import check_choices
 
 PADDING = 4
 CROP_AREA = (0.25, 1.0)  # of an image, for resized_crop

@@ -7,10 +7,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from phnn._names import suggest
 from phnn.tasks.images.cache import cached_splits
 from phnn.tasks.images.decode import Corrupt, decode_rows
 from phnn.tasks.images.sources import KNOWN, open_source
-from phnn.tasks.names import suggest
 from phnn.tasks.seeds import permutation_of
 
 logger = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from PIL import Image
 
-from phnn.tasks.names import suggest
+from phnn._names import suggest
 from phnn.tasks.seeds import derive_seed, permutation_of
 
 logger = logging.getLogger(__name__)

@@ -12,9 +12,9 @@ import torch
 from filelock import FileLock
 from torch import Tensor
 
+from phnn._names import check_choices
 from phnn.tasks.batches import Plan
 from phnn.tasks.cache import cache_folder
-from phnn.tasks.names import check_choices
 from phnn.tasks.sound.batches import SoundBatch, SoundBatches
 from phnn.tasks.sound.cache import Dtype, Options
 from phnn.tasks.sound.classes import CLASSES, find_classes

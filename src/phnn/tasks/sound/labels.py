@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 import numpy.typing as npt
 
-from phnn.tasks.names import suggest
+from phnn._names import suggest
 from phnn.tasks.sound.classes import CLASSES
 from phnn.tasks.sound.recordings import BrokenRecordingError
 

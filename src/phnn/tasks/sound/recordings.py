@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from phnn.tasks.names import suggest
+from phnn._names import suggest
 
 Broken = Literal["raise", "skip"]
 

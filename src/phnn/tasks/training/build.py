@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
+from phnn._names import check_choices
 from phnn.io import load
 from phnn.models import Network, create_model
 from phnn.models.sednet import SEDnet
 from phnn.tasks.images import ImageData
-from phnn.tasks.names import check_choices
 from phnn.tasks.recipe import Recipe
 from phnn.tasks.seeds import derive_seed
 from phnn.tasks.sound import SoundData

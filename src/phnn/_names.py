@@ -4,18 +4,18 @@ import difflib
 from collections.abc import Iterable
 
 
-def suggest(name: str, known: Iterable[str]) -> str:
+def suggest(name: object, known: Iterable[object]) -> str:
     """Returns "did you mean …? " with the nearest known names, or nothing when none is near.
 
     Example:
         >>> suggest("cifra10", ["cifar10", "svhn"])
-        "did you mean 'cifar10'? "
+        'did you mean cifar10? '
     """
-    near = difflib.get_close_matches(name, list(known), n=2)
-    return f"did you mean {' or '.join(map(repr, near))}? " if near else ""
+    near = difflib.get_close_matches(str(name), [str(k) for k in known], n=3, cutoff=0.5)
+    return f"did you mean {' or '.join(near)}? " if near else ""
 
 
-def check_choices(what: str, names: Iterable[str], known: Iterable[str]) -> None:
+def check_choices(what: str, names: Iterable[object], known: Iterable[object]) -> None:
     """Raises a ValueError for the first name that is not known.
 
     Args:
@@ -26,6 +26,5 @@ def check_choices(what: str, names: Iterable[str], known: Iterable[str]) -> None
     known = list(known)
     for name in names:
         if name not in known:
-            raise ValueError(
-                f"unknown {what} {name!r}; {suggest(name, known)}known are {', '.join(known)}"
-            )
+            every = ", ".join(map(str, known))
+            raise ValueError(f"unknown {what} {name!r}; {suggest(name, known)}known are {every}")

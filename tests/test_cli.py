@@ -157,6 +157,12 @@ def test_help_imports_nothing_that_it_does_not_show():
     assert made.stdout.endswith("False\n")
 
 
+def test_the_package_is_the_command():
+    argv = [sys.executable, "-m", "phnn", "--version"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    assert done.stdout == f"phnn {phnn.__version__}\n"
+
+
 def test_run_that_has_not_ended(run, tmp_path, capsys):
     (tmp_path / folder.LAST).parent.mkdir()
     (tmp_path / folder.LAST).write_bytes(b"half")

@@ -8,7 +8,7 @@ import pickle
 import subprocess
 import sys
 from collections import OrderedDict
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 
 import pytest
@@ -402,6 +402,146 @@ def test_what_cannot_be_copied_is_told_before_the_work(monkeypatch):
     monkeypatch.setattr("phnn.surgery.acceleration.find_factors", None)
     with pytest.raises(ValueError, match=r"cannot be copied.*to_dense can change it in place"):
         phnn.accelerate(model, torch.randn(3, 8))
+
+
+def pruned(layer):
+    return prune.l1_unstructured(layer, "weight", 0.5)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.nn.utils.weight_norm` is deprecated")
+@pytest.mark.parametrize("compute", [nn.utils.weight_norm, nn.utils.spectral_norm, pruned])
+@torch.no_grad()
+def test_other_layers_may_have_weights_that_are_computed(compute):
+    with torch.enable_grad():
+        model = nn.Sequential(compute(nn.Linear(8, 8)), PHLinear(8, 8, n=2)).eval()
+    x = torch.randn(3, 8)
+    assert close(phnn.accelerate(model, x, rounds=1)(x), model(x))
+
+
+class Flattens(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.head = PHConv2d(8, 16, 3, padding=1, n=4), PHLinear(16 * 16, 8, n=4)
+
+    def forward(self, x):
+        return self.head(self.conv(x).view(len(x), -1))  # which channels last do not allow
+
+
+@torch.no_grad()
+def test_formats_that_a_model_does_not_take_are_left_out():
+    model, x = Flattens().eval(), torch.randn(2, 8, 4, 4)
+    fast = phnn.accelerate(model, x, rounds=1)
+    assert not fast.phnn_report.entries[0].way.channels_last
+    assert close(fast(x), model(x))
+
+
+class Reads(nn.Module):
+    """Layers whose attributes the model reads, as some of Hugging Face's do."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = PHLinear(8, 8, n=2), PHLinear(8, 8, n=2)
+
+    def forward(self, x):
+        return self.second(self.first(x).to(self.second.weight.dtype))
+
+
+@torch.no_grad()
+def test_a_layer_that_the_model_reads_is_folded():
+    model, x = Reads().eval(), torch.randn(3, 8)
+    fast = phnn.accelerate(model, x, rounds=1)
+    first, second = fast.phnn_report.entries
+    assert "reads" not in first.note
+    assert second.note == "the model reads its weight"
+    assert isinstance(fast.second, nn.Linear)
+    assert close(fast(x), model(x))
+
+
+class Keeps(nn.Module):
+    """Keeps what it computes, in attributes and in a dictionary."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.norm = PHConv2d(4, 4, 1, n=2), nn.BatchNorm2d(4)
+        self.mask, self.sizes, self.features = None, {}, None
+
+    def forward(self, x):
+        if self.mask is None:
+            self.mask = torch.full_like(x, 0.5)
+        self.sizes[len(self.sizes)] = x.sum()
+        self.features = self.norm(self.layer(x))
+        return self.features * self.mask + torch.tensor([1.0])
+
+
+@torch.no_grad()
+def test_tracing_leaves_nothing_in_the_model():
+    model, x = Keeps().eval(), torch.randn(2, 4, 3, 3)
+    attributes = vars(model).keys()
+    fast = phnn.accelerate(model, x, rounds=1)
+    assert fast.phnn_report.fused == 1
+    assert vars(model).keys() == attributes
+    for value in (model.mask, model.features, *model.sizes.values()):
+        assert type(value) is torch.Tensor
+    assert close(fast(x), model(x))
+    untouched = Keeps().eval()
+    folded = phnn.to_dense(untouched, fuse=True)
+    assert untouched.mask is None
+    assert close(folded(x), untouched(x))
+
+
+class ChangesItsInput(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = PHLinear(8, 8, n=2)
+
+    def forward(self, x):
+        x -= 1.0
+        return self.layer(x)
+
+
+@torch.no_grad()
+def test_a_model_may_change_its_input_but_not_the_example():
+    model, x = ChangesItsInput().eval(), torch.randn(3, 8)
+    example = x.clone()
+    fast = phnn.accelerate(model, example, rounds=1)
+    assert torch.equal(example, x)
+    assert close(fast(x.clone()), model(x.clone()))
+
+
+class CalledByName(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = PHConvTranspose2d(4, 4, 3, stride=2, n=2)
+
+    def forward(self, x):
+        return self.up(output_size=(12, 12), input=x)
+
+
+@torch.no_grad()
+def test_inputs_that_are_named():
+    model, x = CalledByName().eval(), torch.randn(2, 4, 5, 5)
+    fast = phnn.accelerate(model, x, rounds=1)
+    assert fast.phnn_report.entries[0].note == "called with more than its input"
+    assert close(fast(x), model(x))
+
+
+def test_compiled_models_are_refused():
+    compiled = torch.compile(network(), backend="eager")
+    with pytest.raises(ValueError, match=r"is compiled.*accelerate it first"):
+        phnn.accelerate(compiled, X)
+    model = network()
+    model.compile(backend="eager")
+    with pytest.raises(ValueError, match=r"is compiled.*accelerate it first"):
+        phnn.accelerate(model, X)
+
+
+def test_in_inference_mode():
+    model, x = network(), X.clone()
+    with torch.inference_mode():
+        made = [phnn.accelerate(model, x, rounds=1), phnn.to_dense(model)]
+    for fast in made:
+        fast(x).sum().backward()
+        assert not any(parameter.is_inference() for parameter in fast.parameters())
 
 
 class Unbatched(nn.Module):
@@ -854,6 +994,73 @@ def test_the_tolerance_is_the_users():
         phnn.accelerate(model, X, plan=PLAN, tol=1e-20)
 
 
+class Spectrum(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.norm = PHLinear(8, 16, n=2), nn.BatchNorm1d(16)
+
+    def forward(self, x):
+        return torch.fft.rfft(self.norm(self.layer(x)))
+
+
+class Labels(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = PHLinear(8, 8, n=2)
+
+    def forward(self, x):
+        return self.layer(x).argmax(-1)
+
+
+@torch.no_grad()
+def test_complex_outputs_are_compared():
+    model = Spectrum()
+    model(torch.randn(20, 16, 8))
+    with pytest.raises(RuntimeError, match="fuse=False"):  # as many places as features
+        phnn.accelerate(model.eval(), torch.randn(3, 16, 8), rounds=1)
+    fast = phnn.accelerate(model, torch.randn(3, 8), rounds=1)
+    assert 0 <= fast.phnn_report.difference < 1e-5
+
+
+def test_labels_alone_are_compared(monkeypatch):
+    def wrong(algebras, rank, seconds):
+        return [replace(found, U=torch.randn_like(found.U)) for found in map(bilinear, algebras)]
+
+    torch.manual_seed(0)
+    model, x = Labels().eval(), torch.randn(100, 8)
+    rank = bilinear(model.layer.A.detach()).rank
+    plan = {"layer": {"choice": "bilinear", "layout": "rows", "rank": rank}}
+    assert phnn.accelerate(model, x, plan=plan).phnn_report.difference <= 0.01
+    monkeypatch.setattr(places, "bilinear_many", wrong)
+    with pytest.raises(RuntimeError, match=r"returns other labels than the model for \d+%"):
+        phnn.accelerate(model, x, plan=plan)
+
+
+@dataclass
+class Pair:
+    features: torch.Tensor
+    logits: torch.Tensor
+
+
+class ReturnsPair(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = PHLinear(8, 8, n=2)
+
+    def forward(self, x):
+        return Pair(x, self.layer(x))
+
+
+def test_outputs_may_be_dataclasses():
+    fast = phnn.accelerate(ReturnsPair().eval(), torch.randn(4, 8), rounds=1)
+    assert fast.phnn_report.difference < 1e-5
+
+
+def test_no_rounds():
+    with pytest.raises(ValueError, match="rounds is at least 1, got rounds=0"):
+        phnn.accelerate(network(), X, rounds=0)
+
+
 def test_training_mode():
     model = network().train()
     with pytest.raises(ValueError, match=r"the model is in training mode; call model\.eval\(\)"):
@@ -883,7 +1090,8 @@ class ReturnsNothing(nn.Module):
         self.layer(x)
 
 
-def test_outputs_that_cannot_be_compared():
+def test_outputs_that_cannot_be_compared(monkeypatch):
+    monkeypatch.setattr("phnn.surgery.acceleration.find_factors", None)  # before any work
     with pytest.raises(ValueError, match="returns NoneType, in which no tensors"):
         phnn.accelerate(ReturnsNothing().eval(), torch.randn(1, 8), rounds=1)
 
@@ -999,6 +1207,21 @@ def test_exports_with_an_open_batch(fast, tmp_path, format):
     path = tmp_path / {"onnx": "fast.onnx", "torch": "fast.pt2"}[format]
     exported = phnn.export(fast, path, IMAGES[:2], format=format)
     assert exported.max_difference < 1e-5
+
+
+@pytest.mark.parametrize("layout", ["samples", "columns", "rows"])
+@torch.no_grad()
+def test_strided_layers_export_with_open_sizes(layout):
+    layer = PHConv2d(8, 8, 1, stride=2, n=2).eval()
+    rank = bilinear(layer.A).rank
+    plan = {"": {"choice": "bilinear", "layout": layout, "rank": rank}}
+    x = torch.randn(4, 8, 5, 6)
+    fast = phnn.accelerate(layer, x, plan=plan)
+    open_sizes = {axis: torch.export.Dim(f"d{axis}", min=3, max=64) for axis in (0, 2, 3)}
+    program = torch.export.export(fast, (x,), dynamic_shapes=(open_sizes,)).module()
+    for shape in ((3, 8, 4, 9), (5, 8, 7, 3)):
+        other = torch.randn(shape)
+        assert close(program(other), layer(other))
 
 
 # --- the report -----------------------------------------------------------------------------------

@@ -72,6 +72,8 @@ def test_bench_without_training(here, capsys):
         (["nowhere:make"], "nowhere:make does not name a function: No module named 'nowhere'"),
         (["mynetworks:nothing"], "mynetworks:nothing returns NoneType"),
         (["mynetworks:make", "--shape", "2,x"], "shape='2,x' must be sizes"),
+        (["mynetworks:make", "--out", "."], ". is a folder; name a file for the table"),
+        (["mynetworks:make", "--shape", "1,4,4,4", "--rounds", "0"], "rounds is at least 1"),
     ],
 )
 def test_bench_bad_input(here, capsys, argv, message):

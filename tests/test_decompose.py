@@ -2,6 +2,7 @@
 
 import math
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from phnn import algebra
 from phnn.decompose import divisors, errors, nearest, nearest_shared, spectrum
+from phnn.decompose.threads import one_thread
 from phnn.functional import kronecker_sum
 from phnn.testing import assert_close
 
@@ -266,3 +268,38 @@ def test_divisors(shape, groups, most, expected):
 def test_message(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+def test_sections_of_one_thread_may_overlap():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    first_in, second_in, first_out = (threading.Event() for _ in range(3))
+    counts = []
+
+    def first():
+        with one_thread():
+            first_in.set()
+            second_in.wait()
+        first_out.set()
+        counts.append(torch.get_num_threads())
+
+    def second():
+        first_in.wait()
+        with one_thread():
+            second_in.set()
+            first_out.wait()
+        counts.append(torch.get_num_threads())
+
+    def after():
+        counts.append(torch.get_num_threads())
+
+    workers = [threading.Thread(target=work) for work in (first, second)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(10)
+    last = threading.Thread(target=after)
+    last.start()
+    last.join(10)
+    torch.set_num_threads(before)
+    assert counts == [2, 2, 2]

@@ -851,6 +851,56 @@ def test_folding_keeps_apart_what_parametrizations_compute():
     assert_close(to_dense(model)(x), model(x))
 
 
+@pytest.mark.filterwarnings("ignore:`torch.nn.utils.weight_norm` is deprecated")
+@pytest.mark.parametrize("compute", [nn.utils.weight_norm, nn.utils.spectral_norm, "prune"])
+def test_filters_that_hooks_compute_are_computed_before_they_fold(compute):
+    model, x = nn.Sequential(PHLinear(8, 8, n=2)), torch.randn(2, 8)
+    if compute == "prune":
+        prune.l1_unstructured(model[0], "F", 0.5)
+    else:
+        compute(model[0], "F")
+    with torch.no_grad():  # as an optimizer or a checkpoint does, after which no call came
+        for parameter in model.parameters():
+            parameter.mul_(1.5)
+    model.train()
+    state = copy.deepcopy(model.state_dict())
+    folded = to_dense(model)
+    assert model.training
+    assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items())
+    assert_close(folded.eval()(x), model.eval()(x))
+    assert folded.phnn_report.entries[0].note == ""
+
+
+class MyPruning(prune.BasePruningMethod):
+    PRUNING_TYPE = "unstructured"
+
+    def compute_mask(self, t, default_mask):
+        return default_mask * (t > 0)
+
+
+def test_pruning_by_own_rules_is_no_lost_hook():
+    model = nn.Sequential(PHLinear(8, 8, n=2))
+    MyPruning.apply(model[0], "F")
+    assert to_dense(model).phnn_report.entries[0].note == ""
+
+
+def test_a_forward_that_was_replaced_is_left_alone():
+    x = torch.randn(2, 8)
+    for layer in (PHLinear(8, 8, n=2), nn.Linear(8, 8)):
+        model = nn.Sequential(layer, PHLinear(8, 8, n=2), nn.Linear(8, 8))
+        original = layer.forward
+        layer.forward = lambda x, original=original: 2 * original(x)
+        expected = model(x)
+        folded = to_dense(model)
+        assert type(folded[0]) is type(layer)
+        assert_close(folded(x), expected)
+        if isinstance(layer, PHLinear):
+            assert folded.phnn_report.entries[0].note.startswith("its forward was replaced")
+        else:
+            left = convert(model, n=2).phnn_report.left_alone
+            assert left[0].note.startswith("its forward was replaced")
+
+
 def norms_with_statistics(model, *inputs):
     """Runs the model in training mode, so that fusing has something to multiply in."""
     for module in model.modules():
@@ -984,6 +1034,51 @@ def test_fusing_needs_a_model_that_can_be_traced():
     with pytest.raises(ValueError, match=r"torch.fx cannot trace this model.*use fuse=False"):
         to_dense(model, fuse=True, inplace=True)
     assert_untouched(model, before)
+
+
+def test_a_norm_whose_weight_is_computed_is_not_fused():
+    norm = nn.BatchNorm2d(4)
+    prune.l1_unstructured(norm, "weight", 0.5)
+    model = nn.Sequential(nn.Conv2d(4, 4, 1), norm).eval()
+    with torch.no_grad():
+        norm.weight_orig.mul_(3)  # which the next call takes up
+    x = torch.randn(2, 4, 3, 3)
+    expected = nn.functional.batch_norm(
+        model[0](x), norm.running_mean, norm.running_var, norm.weight_orig * norm.weight_mask
+    )
+    folded = to_dense(model, fuse=True, inplace=True)
+    assert type(folded[1]) is nn.BatchNorm2d
+    assert_close(folded(x), expected)
+
+
+class TiedDecoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder, self.norm = nn.Linear(8, 4), nn.BatchNorm1d(4)
+
+    def forward(self, x):
+        return nn.functional.linear(self.norm(self.encoder(x)), self.encoder.weight.t())
+
+
+class SkipsUnlessGiven(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.norm = nn.Linear(8, 8), nn.BatchNorm1d(8)
+
+    def forward(self, x, skip=None):
+        y = self.layer(x)
+        return self.norm(y + x if skip is None else y)
+
+
+def test_a_layer_whose_weight_is_used_elsewhere_is_not_fused():
+    assert_not_fused(TiedDecoder(), torch.randn(6, 8))
+
+
+def test_a_norm_that_follows_for_some_arguments_alone_is_not_fused():
+    x = torch.randn(6, 8)
+    model = SkipsUnlessGiven()
+    assert_not_fused(model, x)
+    assert_close(to_dense(model, fuse=True)(x, x), model(x, x))
 
 
 def test_half_precision_stays_half_precision_when_fused():

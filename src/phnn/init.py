@@ -185,7 +185,9 @@ def zero_(layer: PHLayer) -> None:
 
 
 def identity_(layer: PHLayer) -> None:
-    """H passes each channel to the one of the same number, as `torch.nn.init.dirac_` does.
+    """H passes each channel to the one of the same number in the same component.
+
+    With as many outputs as inputs that is what `torch.nn.init.dirac_` does.
 
     With a known algebra the filters are its unit; a learned algebra gets the identity as its first
     term, and its other terms start with zero filters. A learned algebra of limited rank gets equal

@@ -54,8 +54,10 @@ def bench(
     if threads is not None:
         torch.set_num_threads(threads)
     example = torch.randn(parse_shape(shape))
-    if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)  # an error here costs nothing yet
+    if out is not None:  # an error here costs nothing yet
+        if out.is_dir():
+            raise IsADirectoryError(f"{out} is a folder; name a file for the table")
+        out.parent.mkdir(parents=True, exist_ok=True)
     forms = make_forms(_make_network(network), example, n, rounds, compile)
     trained = ("real", "assembled") if training else ()
     results = compete(forms, example, trained, rounds, compile)

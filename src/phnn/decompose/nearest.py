@@ -184,12 +184,15 @@ class _Rearranged:
         self.matrix = places.reshape(n * n, -1).to(weight.dtype if exact else torch.float32)
 
     def gram(self) -> Tensor:
-        """The n² × n² products of rows in float64 on the CPU, by columns that fit its cache."""
-        size = len(self.matrix)
-        gram = torch.zeros(size, size, dtype=torch.float64, device="cpu")
+        """The n² × n² products of rows in float64, by columns that fit a cache; on the CPU."""
+        size, device = len(self.matrix), self.matrix.device
+        if device.type not in ("cpu", "cuda"):
+            device = torch.device("cpu")  # not all others have float64
+        gram = torch.zeros(size, size, dtype=torch.float64, device=device)
         for columns in self.matrix.split(max(1, 2**20 // size), dim=1):
-            exact = columns.cpu().double()  # not all devices have float64
+            exact = columns.to(device).double()
             gram.addmm_(exact, exact.mT)
+        gram = gram.cpu()
         if not gram.isfinite().all():
             raise ValueError("the weight holds values that are NaN or infinite")
         return gram

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, fx, nn
+from torch.nn.utils.prune import BasePruningMethod
 
 from phnn import algebra as algebras
 from phnn import decompose, functional, init
@@ -177,6 +178,7 @@ class PHLayer(nn.Module):
 
     def to_dense(self) -> nn.Module:
         """The plain torch layer that computes the same, in the same mode and as trainable."""
+        compute_state(self)
         arguments = {name: getattr(self, name) for name in self.dense_args}
         dense = self.dense_type(
             **arguments, bias=self.bias is not None, device="meta", dtype=self.F.dtype
@@ -217,7 +219,8 @@ class PHLayer(nn.Module):
         if isinstance(input, fx.Proxy):
             raise TypeError(
                 f"{name} is a layer that torch.fx must not look into; make PH layers leaves of "
-                "the tracer (is_leaf_module), or trace phnn.to_dense(model)"
+                "the tracer (is_leaf_module), or trace phnn.to_dense(model), which leaves those "
+                "alone whose forward is their own"
             )
         if not isinstance(input, Tensor):
             raise TypeError(f"{name} expects a torch.Tensor, got {type(input).__name__}")
@@ -240,6 +243,11 @@ class PHLayer(nn.Module):
             return super()._load_from_state_dict(state_dict, prefix, *args)
         assert self.algebra is not None
         if _is_algebra(loaded, self.algebra):
+            local_metadata: dict[str, Any] = args[0]
+            exact = self.algebra.structure  # a state of lower precision holds it rounded
+            if local_metadata.get("assign_to_params_buffers", False):
+                exact = exact.to(loaded.device, loaded.dtype)
+            state_dict = {**state_dict, prefix + "A": exact}
             return super()._load_from_state_dict(state_dict, prefix, *args)
         known = _known(loaded)
         found = f"a learned algebra of shape {tuple(loaded.shape)}" if known is None else known.name
@@ -260,6 +268,24 @@ class PHLayer(nn.Module):
         if self.rank is not None:
             parts.append(f"rank={self.rank}")
         return ", ".join(parts)
+
+
+def computes_state(hook: object) -> bool:
+    """Whether a hook is one of torch's that compute a parameter: pruning, the old weight_norm."""
+    return isinstance(hook, BasePruningMethod) or type(hook).__module__.startswith("torch.nn.utils")
+
+
+def compute_state(layer: nn.Module) -> None:
+    """Computes the parameters that hooks compute, as a call would: theirs may have changed since.
+
+    Args:
+        layer: Any layer. It is in evaluation mode meanwhile, so that spectral_norm learns nothing.
+    """
+    training, layer.training = layer.training, False
+    for hook in layer._forward_pre_hooks.values():
+        if computes_state(hook):
+            hook(layer, ())
+    layer.training = training
 
 
 def _resolve(

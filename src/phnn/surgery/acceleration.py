@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
-from phnn.surgery.calls import compare, leaves, record_calls, split_arguments
+from phnn.surgery.calls import (
+    compare,
+    copy_tensors,
+    find_reads,
+    leaves,
+    record_calls,
+    split_arguments,
+)
 from phnn.surgery.folding import fold_layers, fuse_batch_norms, trace
 from phnn.surgery.layouts import tile
 from phnn.surgery.places import Place, check_plan, find_factors, find_places, put_last
@@ -21,7 +28,10 @@ from phnn.surgery.speed import Acceleration, LayerSpeed
 from phnn.surgery.timing import count_multiplications
 from phnn.surgery.trials import Trial, race, try_formats
 
+LABELS = 0.01  # share of them that may differ, where two logits are equal up to rounding
 
+
+@torch.inference_mode(False)
 def accelerate(
     model: nn.Module,
     example_input: Any,
@@ -53,7 +63,7 @@ def accelerate(
             kept when its channels are last; otherwise both formats are tried, for all
             convolutions and for each alone.
         plan: Choices to repeat, `model.phnn_report.plan` or a JSON file of it; nothing is timed, so
-            the same plan gives the same model.
+            the same plan gives the same model, however long it takes.
         rank: Number of products for all layers; the fewest that are found for each by default.
         tol: Largest difference of the outputs that is accepted, relative to the largest output;
             by default half of the digits of their type.
@@ -84,7 +94,7 @@ def accelerate(
         True
         >>> again = accelerate(model, x, plan=fast.phnn_report.plan)
     """
-    _check_mode(model)
+    _check(model, rounds)
     found = find_ph_slots(model)
     slots = [slot for slot in found if not slot.note]
     notes = [f"{slot.name} is left alone: {slot.note}" for slot in found if slot.note]
@@ -95,21 +105,25 @@ def accelerate(
             + "".join(f"; {note}" for note in notes)
         )
     ways = None if plan is None else read_plan(plan, [slot.name for slot in slots])
-    graph, note = _trace(model) if fuse else (None, "")
-    # where the rest of the model cannot be copied, this says so before any work
-    replace_modules(model, slots, {slot.name: slot.module for slot in slots}, inplace=False)
+    graphs, note = _trace(model) if fuse else ((), "")
     args, kwargs = split_arguments(example_input)
     expected, calls = record_calls(model, slots, args, kwargs)
-    places = find_places(model, slots, calls, graph)
+    if not leaves(expected):
+        raise ValueError(
+            f"the model returns {type(expected).__name__}, in which no tensors are found to compare"
+        )
+    # what cannot be copied is refused here, before any work
+    read = find_reads(model, slots, args, kwargs)
+    places = find_places(model, slots, calls, read, graphs)
     if ways is None:
         find_factors(places, dict.fromkeys(calls, rank), seconds)
         trials, folded = try_formats(model, places, args, kwargs, rounds, progress, tiles)
     else:
         ranks = {name: way.rank for name, way in ways.items() if way.rank is not None}
-        find_factors(places, ranks, seconds)
+        find_factors(places, ranks, seconds=math.inf)
         check_plan(places, ways)
         trials, folded = [Trial(ways)], 0
-    made = [_assemble(model, places, trial, graph) for trial in trials]
+    made = [_assemble(model, places, trial, graphs) for trial in trials]
     times: dict[str, float] = {}
     best = 0
     if ways is None:
@@ -117,13 +131,22 @@ def accelerate(
     fast, fused = made[best]
     entries = tuple(_describe(place, trials[best]) for place in places)
     with torch.no_grad():
-        difference = _compare(expected, fast(*args, **kwargs), tol, entries, bool(fused))
+        actual = fast(*copy_tensors(args), **copy_tensors(kwargs))
+    difference = _compare(expected, actual, tol, entries, bool(fused))
     note = "; ".join(filter(None, [note, *notes]))
     fast.phnn_report = Acceleration(entries, times, difference, fused, note)  # type: ignore[assignment]
     return fast
 
 
-def _check_mode(model: nn.Module) -> None:
+def _check(model: nn.Module, rounds: int) -> None:
+    if rounds < 1:
+        raise ValueError(f"rounds is at least 1, got rounds={rounds}")
+    for module in model.modules():
+        if "_orig_mod" in module._modules or module._compiled_call_impl is not None:
+            raise ValueError(
+                "the model is compiled, and does not show what its layers receive; accelerate it "
+                "first and compile the result"
+            )
     training = [name for name, module in model.named_modules() if module.training]
     if training:
         where = "the model is" if model.training else f"its module {training[0]!r} is"
@@ -132,16 +155,16 @@ def _check_mode(model: nn.Module) -> None:
         )
 
 
-def _trace(model: nn.Module) -> tuple[fx.Graph | None, str]:
+def _trace(model: nn.Module) -> tuple[Sequence[fx.Graph], str]:
     try:
         return trace(model), ""
     except ValueError as error:
         reason = str(error.__cause__).splitlines() or [""]
-        return None, f"no batch norms fused, as torch.fx cannot trace the model ({reason[0]})"
+        return (), f"no batch norms fused, as torch.fx cannot trace the model ({reason[0]})"
 
 
 def _assemble(
-    model: nn.Module, places: list[Place], trial: Trial, graph: fx.Graph | None
+    model: nn.Module, places: list[Place], trial: Trial, graphs: Sequence[fx.Graph]
 ) -> tuple[nn.Module, int]:
     """A copy of the model with its layers computed as chosen, and the number of fused norms."""
     slots = [place.slot for place in places]
@@ -151,7 +174,7 @@ def _assemble(
         if not way.fuses:
             layers[place.name] = place.build(way)
     fast = replace_modules(model, slots, layers, inplace=False)
-    fused = [] if graph is None else fuse_batch_norms(fast, graph)
+    fused = fuse_batch_norms(fast, graphs) if graphs else []
     for place in places:
         way = trial.ways[place.name]
         if way.is_folded and way.channels_last:
@@ -223,14 +246,11 @@ def _compare(
         RuntimeError: It is larger than the tolerance.
     """
     pairs = list(zip(leaves(actual), leaves(expected), strict=True))
-    if not pairs:
-        raise ValueError(
-            f"the model returns {type(expected).__name__}, in which no tensors are found to compare"
-        )
+    numbers = [pair for pair in pairs if pair[1].is_floating_point() or pair[1].is_complex()]
+    if not numbers:
+        return _compare_labels(pairs)
     largest = 0.0
-    for ours, theirs in pairs:
-        if not theirs.is_floating_point() or not theirs.numel():
-            continue  # a label may change where two logits are equal up to rounding
+    for ours, theirs in numbers:  # labels may change where two logits are equal up to rounding
         allowed = math.sqrt(torch.finfo(theirs.dtype).eps) if tol is None else tol
         difference, scale = compare(ours, theirs)
         if not difference <= allowed * scale:  # nan is no agreement either
@@ -242,4 +262,22 @@ def _compare(
                 + ("; batch norms were fused, which fuse=False leaves out" if has_fused else "")
             )
         largest = max(largest, difference / scale if scale else 0.0)
+    return largest
+
+
+def _compare_labels(pairs: list[tuple[Tensor, Tensor]]) -> float:
+    """The largest share of labels that differ, where a model returns nothing else.
+
+    Raises:
+        RuntimeError: It is larger than what ties explain.
+    """
+    largest = 0.0
+    for ours, theirs in pairs:
+        share = float((ours != theirs).double().mean()) if theirs.numel() else 0.0
+        if share > LABELS:
+            raise RuntimeError(
+                f"the accelerated model returns other labels than the model for {share:.0%}, more "
+                f"than the {LABELS:.0%} that ties may explain; fuse=False or rank= may help"
+            )
+        largest = max(largest, share)
     return largest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from phnn.surgery.slots import Slot
+from phnn.surgery.slots import Slot, replace_modules
 
 LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
@@ -69,7 +70,10 @@ def put_channels_last(value: Any) -> Any:
 def record_calls(
     model: nn.Module, slots: Sequence[Slot], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, dict[str, Counter[Call]]]:
-    """Runs a model, and returns its output and how often each layer received which inputs."""
+    """Runs a model, and returns its output and how often each layer received which inputs.
+
+    It runs on copies of the arguments: it may write to them.
+    """
     calls: dict[str, Counter[Call]] = {slot.name: Counter() for slot in slots}
     handles = []
     for slot in slots:
@@ -82,20 +86,63 @@ def record_calls(
         handles.append(slot.module.register_forward_pre_hook(note, with_kwargs=True))
     try:
         with torch.no_grad():
-            return model(*args, **kwargs), calls
+            return model(*copy_tensors(args), **copy_tensors(kwargs)), calls
     finally:
         for handle in handles:
             handle.remove()
 
 
+class _Probe(nn.Module):
+    """A layer that notes what is read of it besides being called."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+        self.read = ""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.layer(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "layer":
+            return super().__getattr__(name)
+        self.read = name
+        return getattr(self.layer, name)
+
+
+def find_reads(
+    model: nn.Module, slots: Sequence[Slot], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dict[str, str]:
+    """What a model reads of its layers besides calling them, by their names.
+
+    What computes a layer in another way has no weight, or another one.
+    """
+    probes = {slot.name: _Probe(slot.module) for slot in slots}
+    probed = replace_modules(model, list(slots), probes, inplace=False)
+    with torch.no_grad():
+        probed(*copy_tensors(args), **copy_tensors(kwargs))
+    return {name: probe.read for name, probe in probes.items() if probe.read}
+
+
 def _describe(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-    x, *others = (*args, *kwargs.values())
+    x = args[0] if args else kwargs["input"]
     is_last = (
         x.dim() in LAST
         and not x.is_contiguous()
         and bool(x.is_contiguous(memory_format=LAST[x.dim()]))
     )
-    return Call(tuple(x.shape), x.dtype, x.device, is_last, is_alone=not others)
+    return Call(tuple(x.shape), x.dtype, x.device, is_last, is_alone=len(args) + len(kwargs) == 1)
+
+
+def copy_tensors(arguments: Any) -> Any:
+    """The same arguments in memory of their own."""
+    if isinstance(arguments, Tensor):
+        return arguments.clone()
+    if type(arguments) in (list, tuple):
+        return type(arguments)(map(copy_tensors, arguments))
+    if type(arguments) is dict:
+        return {name: copy_tensors(value) for name, value in arguments.items()}
+    return arguments
 
 
 def leaves(output: Any) -> list[Tensor]:
@@ -104,6 +151,8 @@ def leaves(output: Any) -> list[Tensor]:
         return [output]
     if isinstance(output, Mapping):
         output = output.values()
+    elif dataclasses.is_dataclass(output) and not isinstance(output, type):
+        output = [getattr(output, field.name) for field in dataclasses.fields(output)]
     elif not isinstance(output, list | tuple):
         return []
     return [tensor for part in output for tensor in leaves(part)]
@@ -113,6 +162,8 @@ def compare(actual: Tensor, expected: Tensor) -> tuple[float, float]:
     """The largest difference of two outputs, and the largest finite value that is expected."""
     if not expected.numel():
         return 0.0, 0.0
+    if expected.is_complex():
+        actual, expected = torch.view_as_real(actual), torch.view_as_real(expected)
     actual, expected = actual.cpu().double(), expected.cpu().double()
     same = actual == expected  # infinite values, too
     difference = (actual - expected).abs().masked_fill(same, 0.0).max().item()

@@ -72,9 +72,9 @@ def convert(
         >>> model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
         >>> small = convert(model, n=2)
         >>> print(small.phnn_report)  # doctest: +SKIP
-        layer  before  after     parameters     error  note
-        0      Linear  PHLinear  8,320 → 4,232  0.699
-        2      Linear  PHLinear  1,290 → 658    0.684
+        layer  before  after         parameters     error  note
+        0      Linear  PHLinear n=2  8,320 → 4,232  0.691
+        2      Linear  PHLinear n=2  1,290 → 658    0.678
         2 of 2 layers replaced; whole model 9,610 → 4,890 parameters (50.9%)
     """
     _check_options(n, terms, algebra, budget, start, indivisible, calibration)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import copy
+import inspect
+from collections.abc import Iterable, Sequence
 from typing import TypeAlias, get_args
 
+import torch
 from torch import Tensor, fx, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
@@ -14,6 +17,7 @@ from phnn.surgery.slots import (
     PH_LAYERS,
     Slot,
     find_ph_slots,
+    has_own_forward,
     holds_weight,
     hooks,
     replace_modules,
@@ -25,6 +29,7 @@ _Layer: TypeAlias = nn.Linear | nn.modules.conv._ConvNd
 _PLAIN = {*get_args(_Norm), *PH_LAYERS, *(layer.dense_type for layer in PH_LAYERS)}
 
 
+@torch.inference_mode(False)
 def to_dense(model: nn.Module, *, fuse: bool = False, inplace: bool = False) -> nn.Module:
     """Replaces every PH layer by the torch layer that computes the same.
 
@@ -42,14 +47,14 @@ def to_dense(model: nn.Module, *, fuse: bool = False, inplace: bool = False) -> 
     """
     if fuse and model.training:
         raise ValueError("batch norms fuse in evaluation mode only; call model.eval() first")
-    graph = trace(model) if fuse else None  # before anything is changed
+    graphs = trace(model) if fuse else ()  # before anything is changed
     before = sum(parameter.numel() for parameter in model.parameters())
     slots = find_ph_slots(model)
     layers = fold_layers(model, slots)
     entries = [_entry(slot, layers.get(slot.name, slot.module)) for slot in slots]
     folded = replace_modules(model, slots, layers, inplace)
-    if graph is not None:
-        entries += fuse_batch_norms(folded, graph)
+    if graphs:
+        entries += fuse_batch_norms(folded, graphs)
     after = sum(parameter.numel() for parameter in folded.parameters())
     folded.phnn_report = Report(tuple(entries), before, after)  # type: ignore[assignment]
     return folded
@@ -104,10 +109,18 @@ class _Tracer(fx.Tracer):
         return next(m.children(), None) is None or super().is_leaf_module(m, module_qualified_name)
 
 
-def trace(model: nn.Module) -> fx.Graph:
-    """The calls of a model, with its layers as they are."""
+def trace(model: nn.Module) -> tuple[fx.Graph, ...]:
+    """The calls of a model, with its layers as they are: with every argument given, and without.
+
+    A model may do something else where an argument is left out.
+    """
     try:
-        return _Tracer().trace(model)
+        others = list(inspect.signature(model.forward).parameters.values())[1:]
+        absent = {other.name: None for other in others if other.default is None}
+        given = _Tracer().trace(_skeleton(model))
+        if not absent:
+            return (given,)
+        return given, _Tracer().trace(_skeleton(model), concrete_args=absent)
     except Exception as error:
         raise ValueError(
             f"torch.fx cannot trace this model, so what feeds a batch norm is unknown ({error}); "
@@ -115,10 +128,19 @@ def trace(model: nn.Module) -> fx.Graph:
         ) from error
 
 
-def fuse_batch_norms(model: nn.Module, graph: fx.Graph) -> list[Entry]:
+def _skeleton(model: nn.Module) -> nn.Module:
+    """A copy of a model with its own tensors: what forward keeps in the model stays in the copy."""
+    tensors: dict[int, object] = {}
+    for module in model.modules():
+        held = (*module._parameters.values(), *module._buffers.values(), *vars(module).values())
+        tensors.update((id(value), value) for value in held if isinstance(value, Tensor))
+    return copy.deepcopy(model, tensors)
+
+
+def fuse_batch_norms(model: nn.Module, graphs: Sequence[fx.Graph]) -> list[Entry]:
     """Fuses the norms that follow a plain torch layer."""
     entries = []
-    for name, target in find_norms(model, graph).items():
+    for name, target in find_norms(model, graphs).items():
         layer, norm = model.get_submodule(name), model.get_submodule(target)
         if not isinstance(layer, _Layer):
             continue
@@ -139,12 +161,24 @@ def fuse_batch_norms(model: nn.Module, graph: fx.Graph) -> list[Entry]:
     return entries
 
 
-def find_norms(model: nn.Module, graph: fx.Graph) -> dict[str, str]:
-    """Each norm, by the layer that is its only input and feeds nothing else."""
+def find_norms(model: nn.Module, graphs: Sequence[fx.Graph]) -> dict[str, str]:
+    """Each norm, by the layer that is its only input and feeds nothing else, in all graphs."""
+    first, *others = (_find_norms(model, graph) for graph in graphs)
+    return {
+        layer: norm
+        for layer, norm in first.items()
+        if all(other.get(layer) == norm for other in others)
+    }
+
+
+def _find_norms(model: nn.Module, graph: fx.Graph) -> dict[str, str]:
     calls: dict[str, int] = {}
+    read = set()  # modules whose parameters the model uses itself
     for node in graph.nodes:
         if node.op == "call_module":
             calls[node.target] = calls.get(node.target, 0) + 1
+        elif node.op == "get_attr":
+            read.add(node.target.rpartition(".")[0])
     norms: dict[str, str] = {}
     for node in graph.nodes:
         norm, layer = _module(model, node), _module(model, node.args[0] if node.args else None)
@@ -152,6 +186,7 @@ def find_norms(model: nn.Module, graph: fx.Graph) -> dict[str, str]:
             continue
         source = node.args[0]
         alone = len(source.users) == calls[node.target] == calls[source.target] == 1
+        alone = alone and read.isdisjoint((node.target, source.target))
         if alone and _is_plain(layer, norm) and _count_outputs(layer) == norm.num_features:
             norms[source.target] = node.target
     return norms
@@ -175,8 +210,9 @@ def _is_plain(layer: _Layer | PHLayer, norm: _Norm) -> bool:
     """Whether the two do what their types say and nothing else."""
     constant = not norm.training and norm.running_mean is not None
     unhooked = not any((*hooks(layer), *hooks(norm)))
-    own = isinstance(layer, PHLayer) or holds_weight(layer)
-    return constant and unhooked and own and {type(layer), type(norm)} <= _PLAIN
+    own = holds_weight(norm) and (isinstance(layer, PHLayer) or holds_weight(layer))
+    kept = not has_own_forward(layer) and not has_own_forward(norm)
+    return constant and unhooked and own and kept and {type(layer), type(norm)} <= _PLAIN
 
 
 def _fuse(layer: _Layer, norm: _Norm) -> None:

@@ -23,6 +23,7 @@ from torch import Tensor, fx, nn
 
 from phnn.decompose.factors import Factors
 from phnn.nn import PHConv2d, PHLayer, PHLinear
+from phnn.surgery.calls import LAST
 from phnn.surgery.plans import FOLDED_TILES
 from phnn.surgery.tiles import TAPS, Tiles, mix, parameter
 
@@ -153,7 +154,7 @@ class GroupedLast(Grouped):
 
     def __init__(self, layer: PHLayer, factors: Factors, is_last: bool) -> None:
         super().__init__(layer, factors, is_last)
-        self.multiply.to(memory_format=_last(layer))
+        self.multiply.to(memory_format=LAST[layer.F.dim()])
 
     def forward(self, x: Tensor) -> Tensor:  # noqa: D102
         parts = x.movedim(1, -1).reshape(-1, self.n, self.inputs)
@@ -193,12 +194,15 @@ class _Pointwise(_Bilinear):
         self.filters = _parameter(filters, layer)
         self.stride = getattr(layer, "stride", ())
 
-    def thin(self, x: Tensor) -> Tensor:
-        """The places that the stride leaves."""
+    def thin(self, x: Tensor, format: torch.memory_format = torch.contiguous_format) -> Tensor:
+        """The places that the stride leaves.
+
+        In memory of their own: whether they need it would depend on sizes that export leaves open.
+        """
         if all(step == 1 for step in self.stride):
             return x
         steps: list[Any] = [slice(None, None, step) for step in self.stride]
-        return x[(..., *steps)]
+        return x[(..., *steps)].clone(memory_format=format)
 
 
 class Samples(_Pointwise):
@@ -219,12 +223,12 @@ class Columns(_Pointwise):
     """One product for all samples, from the left; its columns are the places of all."""
 
     def forward(self, x: Tensor) -> Tensor:  # noqa: D102
-        x = self.thin(x)
-        mixed = mix(self.mix_in, x.transpose(0, 1).reshape(self.groups, self.n, -1))
+        columns = self.thin(x.transpose(0, 1))
+        mixed = mix(self.mix_in, columns.reshape(self.groups, self.n, -1))
         z = torch.bmm(self.filters, mixed.view(self.groups * self.rank, self.inputs, -1))
         y = mix(self.mix_out, z.view(self.groups, self.rank, -1))
         channels = self.groups * self.n * self.outputs
-        y = y.view(channels, x.shape[0], *(x.shape[i] for i in self.space))
+        y = y.view(channels, x.shape[0], *(columns.shape[i] for i in self.space))
         return self.add_bias(y.transpose(0, 1).contiguous())
 
 
@@ -234,9 +238,10 @@ class Rows(_Pointwise):
     def __init__(self, layer: PHLayer, factors: Factors, is_last: bool) -> None:
         super().__init__(layer, factors, is_last)
         self.filters = _parameter(self.filters.mT, layer)
+        self.format = LAST.get(layer.F.dim(), torch.contiguous_format)
 
     def forward(self, x: Tensor) -> Tensor:  # noqa: D102
-        last = x if self.is_linear else self.thin(x).movedim(1, -1)
+        last = x if self.is_linear else self.thin(x, self.format).movedim(1, -1)
         parts = last.reshape(-1, self.groups * self.n, self.inputs).transpose(0, 1)
         mixed = mix(self.mix_in, parts.reshape(self.groups, self.n, -1))
         z = torch.bmm(mixed.view(self.groups * self.rank, -1, self.inputs), self.filters)
@@ -411,7 +416,3 @@ def _grouped(layer: PHLayer, factors: Factors, multiple: int) -> Any:
 def _parameter(value: Tensor, layer: PHLayer) -> nn.Parameter:
     """A value in the precision of the layer, where it is, and as trainable."""
     return parameter(value, layer.F, layer.F.requires_grad)
-
-
-def _last(layer: PHLayer) -> torch.memory_format:
-    return torch.channels_last if layer.F.dim() == 4 else torch.channels_last_3d

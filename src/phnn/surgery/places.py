@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -66,7 +66,11 @@ class Place:
 
 
 def find_places(
-    model: nn.Module, slots: list[Slot], calls: Mapping[str, Counter[Call]], graph: fx.Graph | None
+    model: nn.Module,
+    slots: list[Slot],
+    calls: Mapping[str, Counter[Call]],
+    read: Mapping[str, str],
+    graphs: Sequence[fx.Graph],
 ) -> list[Place]:
     """The PH layers of a model.
 
@@ -74,18 +78,22 @@ def find_places(
         model: The model.
         slots: Their names.
         calls: The inputs of each, by its first name.
-        graph: The model as torch.fx traces it, to find the batch norms that fuse; None for none.
+        read: What the model reads of layers besides calling them, by their first names.
+        graphs: The model as torch.fx traces it, to find the batch norms that fuse; none for none.
     """
-    norms = {} if graph is None else find_norms(model, graph)
+    norms = find_norms(model, graphs) if graphs else {}
     folded = fold_layers(model, slots)
     places = []
     for slot in slots:
         target = next((norms[name] for name in slot.names if name in norms), None)
         norm = None if target is None else model.get_submodule(target)
         place = Place(slot, folded[slot.name], calls[slot.name], norm)
-        place.hindrance = (
-            "read by torch's attention" if serves_attention(model, slot) else _hindrance(place)
-        )
+        if serves_attention(model, slot):
+            place.hindrance = "read by torch's attention"
+        elif slot.name in read:
+            place.hindrance = f"the model reads its {read[slot.name]}"
+        else:
+            place.hindrance = _hindrance(place)
         places.append(place)
     return places
 

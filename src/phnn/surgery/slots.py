@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 import phnn.nn as ph
+from phnn.nn._layer import computes_state
 
 PH_LAYERS: tuple[type[ph.PHLayer], ...] = (
     ph.PHLinear,
@@ -106,17 +107,25 @@ def find_ph_slots(model: nn.Module) -> list[Slot]:
     slots: dict[int, Slot] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         if isinstance(module, ph.PHLayer):
-            new = Slot(module, [], None, _own_way(type(module)))
+            new = Slot(module, [], None, _own_way(module))
             slots.setdefault(id(module), new).names.append(name)
     return list(slots.values())
 
 
-def _own_way(kind: type[ph.PHLayer]) -> str:
-    """Why the plain layer does not compute what a class does; empty when it does."""
-    inherited = kind.forward in [layer.forward for layer in PH_LAYERS]
+def _own_way(layer: ph.PHLayer) -> str:
+    """Why the plain layer does not compute what a layer does; empty when it does."""
+    if has_own_forward(layer):
+        return "its forward was replaced; what it adds is unknown"
+    kind = type(layer)
+    inherited = kind.forward in [known.forward for known in PH_LAYERS]
     if inherited or kind.to_dense is not ph.PHLayer.to_dense:
         return ""
     return f"{kind.__name__} has a forward of its own; give it a to_dense as well to fold it"
+
+
+def has_own_forward(module: nn.Module) -> bool:
+    """Whether somebody has set the forward of this very module."""
+    return "forward" in vars(module)
 
 
 def owners(model: nn.Module) -> dict[int, list[str]]:
@@ -132,6 +141,8 @@ def _slot(name: str, module: nn.Module) -> Slot | None:
     if isinstance(module, _DENSE) and not holds_weight(module):
         note = "its weight is computed (weight_norm, pruning, …); remove that first"
         return Slot(module, [name], None, note)
+    if isinstance(module, _DENSE) and has_own_forward(module):
+        return Slot(module, [name], None, "its forward was replaced; what it adds is unknown")
     if kind in _TWINS or _is_conv1d(module):
         twin = _TWINS.get(kind, ph.PHLinear)
         dtype = module.get_parameter("weight").dtype
@@ -178,7 +189,7 @@ def hooks(module: nn.Module) -> Iterator[str]:
     """
     for kind in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"):
         found = getattr(module, kind, None) or {}
-        if not all(type(hook).__module__.startswith("torch.nn.utils") for hook in found.values()):
+        if not all(map(computes_state, found.values())):
             yield kind.strip("_").replace("_", " ")
 
 

@@ -31,6 +31,8 @@ def interleave(
         warmup: Calls of each before.
         seconds: Go on with more rounds until all together took as long: short calls are noisy.
     """
+    if rounds < 1:
+        raise ValueError(f"rounds is at least 1, got rounds={rounds}")
     for _ in range(warmup):
         for call in contenders.values():
             call()

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from phnn.surgery import layouts
-from phnn.surgery.calls import LAST, Call, put_channels_last, record_calls
+from phnn.surgery.calls import LAST, Call, copy_tensors, put_channels_last, record_calls
 from phnn.surgery.places import Place
 from phnn.surgery.plans import WITHOUT_PRODUCTS, Way
 from phnn.surgery.timing import interleave, wait
@@ -55,7 +55,10 @@ def try_formats(
     measured = [_measure(places, calls, rounds, progress, tiles)]
     last = {name: put_channels_last(value) for name, value in kwargs.items()}
     slots = [place.slot for place in places]
-    _, others = record_calls(model, slots, tuple(map(put_channels_last, args)), last)
+    try:
+        _, others = record_calls(model, slots, tuple(map(put_channels_last, args)), last)
+    except RuntimeError:  # view, for one, wants the order of before
+        others = calls
     if others != calls:
         measured.append(_measure(places, others, rounds, progress, tiles))
     trials: list[Trial] = []
@@ -217,8 +220,10 @@ def race(
         rounds: Timed calls of each.
 
     Returns:
-        The times of the original, of the folded and of the fastest, and which that is.
+        The times of the original, of the folded and of the fastest, and which that is. Those that
+        do not run, as where a view wants another order in memory, take no part.
     """
+    args, kwargs = copy_tensors(args), copy_tensors(kwargs)  # of which some models change theirs
 
     def runner(contender: nn.Module) -> Callable[[], None]:
         def run() -> None:
@@ -227,13 +232,17 @@ def race(
 
         return run
 
-    contenders = {"assembled": model, **{str(i): fast for i, fast in enumerate(made)}}
-    times = interleave(
-        {name: runner(m) for name, m in contenders.items()},
-        rounds,
-        warmup=1,
-        seconds=rounds * MODEL_SECONDS,
-    )
-    best = min(range(len(made)), key=lambda i: times[str(i)])
+    contenders = {"assembled": runner(model)}
+    for i, fast in enumerate(made):
+        run = runner(fast)
+        try:
+            run()
+        except RuntimeError:
+            if i == folded:
+                raise
+        else:
+            contenders[str(i)] = run
+    times = interleave(contenders, rounds, warmup=1, seconds=rounds * MODEL_SECONDS)
+    best = min((i for i in range(len(made)) if str(i) in times), key=lambda i: times[str(i)])
     found = {"assembled": "assembled", "folded": str(folded), "accelerated": str(best)}
     return {name: times[key] for name, key in found.items()}, best

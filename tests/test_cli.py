@@ -77,6 +77,12 @@ def test_what_is_told_of_a_run_names_no_private_folder(run, monkeypatch):
     argv = ["phnn", "train", f"{home}/a.yaml", f"--data.root={home}/b", f"-o{home}/c", "--x"]
     monkeypatch.setattr(sys, "argv", argv)
     assert training._command() == "phnn train a.yaml --data.root=b -oc --x"
+    others = {
+        f'--data={{"root": "{home}/my/b", "name": "a/c"}}': '--data={"root": "b", "name": "a/c"}',
+        f"[{home}/my/b,{home}/c]": "[b,c]",
+        "https://a.org/b/c": "https://a.org/b/c",
+    }
+    assert {word: training._shorten(word) for word in others} == others
 
 
 def test_the_seed_travels_with_a_network(run, tmp_path):
@@ -86,6 +92,15 @@ def test_the_seed_travels_with_a_network(run, tmp_path):
     saved = phnn.save(phnn.load(run), tmp_path / "a.safetensors", metadata=metadata)
     assert load_trained(saved).recipe.seed == 3
     assert load_trained(saved).recipe.data == {"name": "mine"}
+
+
+def test_metadata_of_the_users_own(run, tmp_path, capsys):
+    own = {**phnn.load(run).phnn_metadata, "seed": "first try", "data": "photos", "task": "mine"}
+    saved = phnn.save(phnn.load(run), tmp_path / "a.safetensors", metadata=own)
+    assert load_trained(saved).recipe.seed == 0
+    assert load_trained(saved).recipe.data == {}
+    argv = ["train", run.parent / "tiny.yaml", "--start", saved, "--out", tmp_path / "out"]
+    assert call(capsys, *argv, "--model.n", 2, "--trainer.max_epochs", 1)[0] == 0
 
 
 def test_a_network_that_was_saved_without_its_classes(run, tmp_path, capsys):
@@ -223,9 +238,12 @@ def test_a_start_has_a_folder_of_its_own():
             ({"n": 4}, None),
             ({}, "a/small.safetensors"),
             ({"n": 2}, "runs/b/model.safetensors"),
+            ({}, "runs/lr0.1-seed0"),
         )
     ]
-    assert names == ["real", "n=4", "real-from-small", "n=2-from-b"]
+    assert names == ["real", "n=4", "real-from-small", "n=2-from-b", "real-from-lr0.1-seed0"]
+    here = training._variant(build_recipe({"start": "model.safetensors"}))
+    assert here == f"real-from-{Path.cwd().name}"
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def in_process(monkeypatch, before=lambda command: None):
 
     class Process:
         def __init__(self, command):
-            assert command[:4] == [sys.executable, "-m", "phnn.cli", "train"]
+            assert command[:4] == [sys.executable, "-m", "phnn", "train"]
             started.append(Path(command[-1]).name)
             before(command)
             self.returncode = cli.main(command[3:])
@@ -144,6 +144,23 @@ def test_failed_runs_are_listed_and_tried_again(comparison, tmp_path, monkeypatc
     assert call(comparison, out, "--data.root", f"{tmp_path}/./images/") == 0
     assert started == []
     assert "failed" not in (out / "results.md").read_text()
+
+
+def test_a_folder_in_which_something_else_was_trained(comparison, tmp_path, monkeypatch, capsys):
+    in_process(monkeypatch)
+    out = tmp_path / "out"
+    assert call(comparison, out) == 0
+    folder = out / "runs" / "tiny-real-seed1"
+    # as when a run failed at once, and its folder was used for another
+    config = folder / "config.yaml"
+    before = config.read_text()
+    config.write_text(before.replace("seed: 1", "seed: 99"))
+    assert call(comparison, out) == cli.USER_ERROR
+    assert "seed: 99 → 1" in capsys.readouterr().err
+    config.write_text(before)
+    (folder / "recipe.yaml").write_text("")  # as by a full disk
+    assert call(comparison, out) == cli.USER_ERROR
+    assert "recipe.yaml is not a recipe" in capsys.readouterr().err
 
 
 def test_interrupted_comparison_goes_on(comparison, tmp_path, monkeypatch):

@@ -238,6 +238,27 @@ class TestLoadImages:
         assert "test_set is no part of the data" in caplog.text
         assert "has no test part: 10 % of its images are held out" in caplog.text
 
+    def test_a_class_may_have_the_name_of_a_part(self, tmp_path):
+        root = write_folders(tmp_path / "data", (".",))
+        (root / "cat").rename(root / "Train")
+        assert load_images("mine", root).train.classes == ("Train", "dog")
+        (root / "dog").rename(root / "Test")  # now they look like parts
+        with pytest.raises(ValueError, match="has no class folders"):
+            load_images("mine", root)
+
+    def test_classes_may_have_a_folder_inside(self, tmp_path):
+        root = write_folders(tmp_path / "data", (".",))
+        for name in ("cat", "dog"):
+            (root / name).rename(root / "images")
+            (root / name).mkdir()
+            (root / "images").rename(root / name / "images")
+        assert load_images("mine", root).train.classes == ("cat", "dog")
+
+    def test_no_part_of_use(self, tmp_path):
+        root = write_folders(tmp_path / "data", ("test",))
+        with pytest.raises(ValueError, match=r"holds test alone; expected train and validation"):
+            load_images("imagenet", root)
+
     def test_no_image_can_be_decoded(self, tmp_path):
         root = write_folders(tmp_path / "data", (".",), count=1)
         for path in root.rglob("*.png"):

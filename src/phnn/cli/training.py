@@ -234,17 +234,13 @@ def _count_jobs() -> int:
 
 
 def _variant(recipe: Recipe) -> str:
-    from phnn.tasks.training.folder import MODEL
+    from phnn.tasks.training.folder import name_start
 
     model = recipe.model
     name = "real" if model.get("n") is None else f"n={model['n']}"
     if model.get("algebra") is not None:
         name = str(model["algebra"])
-    if recipe.start is None:
-        return name
-    start = Path(recipe.start)
-    # a file that phnn train wrote is called as all others are
-    return f"{name}-from-{start.parent.name if start.name == MODEL else start.stem}"
+    return name if recipe.start is None else f"{name}-from-{name_start(recipe.start)}"
 
 
 def _command() -> str:
@@ -255,8 +251,10 @@ def _command() -> str:
 def _shorten(word: str) -> str:
     option = re.match(r"--[\w.]+=|-\w|", word)
     assert option is not None  # the last alternative is empty
-    value = Path(word[option.end() :])
-    return option[0] + value.name if value.is_absolute() else word
+    value = word[option.end() :]
+    if Path(value).is_absolute():
+        return option[0] + Path(value).name
+    return option[0] + re.sub(r"(?<![\w.:/])/[^\s,\"'\[\]{}]*/", "", value)
 
 
 def _show_scores(task: Task, result: dict[str, Any]) -> str:

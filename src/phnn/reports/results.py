@@ -15,7 +15,7 @@ from phnn.tasks.compare import Comparison, Outcome, Run, Variant
 from phnn.tasks.recipe import Tree, build_recipe
 from phnn.tasks.task import TASKS, Task
 from phnn.tasks.training.energy import PAPER_POWER
-from phnn.tasks.training.folder import CONFIG, MODEL, read_failure, read_result
+from phnn.tasks.training.folder import CONFIG, MODEL, name_start, read_failure, read_result
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def _read_run(folder: Path) -> Results:
     result, error = read_result(folder), read_failure(folder)
     network = describe_network(recipe.model)
     if recipe.start is not None:  # which may have other layers
-        network += f" from {Path(recipe.start).stem}"
+        network += f" from {name_start(recipe.start)}"
     variant = Variant(
         family=str(recipe.data.get("name", recipe.task)),
         recipe=str(folder / CONFIG),

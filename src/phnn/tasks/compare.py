@@ -16,10 +16,10 @@ import yaml
 
 from phnn import algebra
 from phnn._names import check_choices
+from phnn.io.atomic import write_text
 from phnn.tasks.recipe import Tree, build_recipe, merge, read_comparison, read_recipe
 from phnn.tasks.task import TASKS, Task
 from phnn.tasks.training.folder import (
-    CONFIG,
     RunFolderError,
     check_folder,
     read_failure,
@@ -229,16 +229,18 @@ def _slug(variant: Variant, seed: int) -> str:
 def check_folders(runs: Iterable[Run]) -> None:
     """Raises an error when folders hold runs of other recipes than those that are asked for.
 
-    What a comparison asked for counts, not with what else a run that failed was brought to its end.
+    A run that failed may have been brought to its end with what lets a run go on.
 
     Args:
         runs: What is asked for.
     """
     refused = []
     for run in runs:
-        asked = RECIPE if (run.folder / RECIPE).exists() else CONFIG
+        recipe, was_asked = build_recipe(run.recipe), (run.folder / RECIPE).exists()
         try:
-            check_folder(run.folder, build_recipe(run.recipe), asked)
+            if was_asked:
+                check_folder(run.folder, recipe, RECIPE)
+            check_folder(run.folder, recipe, went_on=was_asked)
         except RunFolderError as error:
             refused.append(error)
     if refused:
@@ -269,7 +271,7 @@ def run_all(
             ended = [pair for pair in running if pair[1].poll() is not None]
             for outcome, process in ended:
                 running.remove((outcome, process))
-                _settle(outcome, process.returncode)
+                _settle(outcome, process.returncode, has_log=jobs > 1)
                 report(outcomes)
             if not ended:
                 sleep(POLL_SECONDS)
@@ -293,18 +295,17 @@ def _start(run: Run, *, visible: bool) -> subprocess.Popen[bytes]:
     run.folder.mkdir(parents=True, exist_ok=True)
     recipe = run.folder / RECIPE
     text = yaml.safe_dump(run.recipe, sort_keys=False, allow_unicode=True)
-    recipe.write_text(text, encoding="utf-8")
-    command = [sys.executable, "-m", "phnn.cli", "train", str(recipe), "--out", str(run.folder)]
+    write_text(recipe, text)
+    command = [sys.executable, "-m", "phnn", "train", str(recipe), "--out", str(run.folder)]
     if visible:
         return subprocess.Popen(command)
     with (run.folder / LOG).open("ab") as log:
         return subprocess.Popen(command, stdout=log, stderr=log)
 
 
-def _settle(outcome: Outcome, code: int) -> None:
+def _settle(outcome: Outcome, code: int, *, has_log: bool) -> None:
     outcome.result = read_result(outcome.run.folder)
     if outcome.result is None:
         failure = read_failure(outcome.run.folder)
-        log = outcome.run.folder / LOG
-        hint = f"; see {log}" if log.exists() else ""
+        hint = f"; see {outcome.run.folder / LOG}" if has_log else ""
         outcome.error = failure or f"its process ended with exit code {code}{hint}"

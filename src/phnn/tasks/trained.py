@@ -81,11 +81,13 @@ def load_trained(path: str | Path) -> Trained:
     assert isinstance(model, Network)  # load builds networks of the zoo when it is given no model
     metadata: dict[str, Any] = model.phnn_metadata  # type: ignore[assignment]
     config = path / CONFIG
-    recipe = (
-        yaml.safe_load(config.read_text(encoding="utf-8"))
-        if config.is_file()
-        else {key: metadata[key] for key in ("task", "data", "seed") if key in metadata}
-    )
+    if config.is_file():
+        recipe = yaml.safe_load(config.read_text(encoding="utf-8"))
+    else:  # users may have written other things by these names
+        kinds = {"task": str, "data": dict, "seed": int}
+        recipe = {k: metadata[k] for k, kind in kinds.items() if isinstance(metadata.get(k), kind)}
+        if recipe.get("task") not in TASKS:
+            recipe.pop("task", None)
     return Trained(model, metadata, build_recipe(recipe))
 
 

@@ -76,7 +76,8 @@ class ImageSet:
         Returns:
             The rest and the part.
         """
-        groups = torch.arange(len(self)) if self.groups is None else self.groups
+        each = torch.arange(len(self), device=self.labels.device)
+        groups = each if self.groups is None else self.groups
         members = groups.unique()
         count = round(fraction * len(members))
         if not 0 < count < len(members):

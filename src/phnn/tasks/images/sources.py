@@ -335,7 +335,8 @@ class ClassFolders:
         del streaming
         inside = _subfolders(self.folder)
         splits = [path for path in inside if path.name.lower() in SPLIT_NAMES]
-        if splits:
+        # among folders of images, one of these names is a class: that of trains
+        if splits and (splits == inside or any(map(_subfolders, splits))):
             folders = self._assign(splits)
             unused = ", ".join(path.name for path in inside if path not in splits)
             if unused:
@@ -355,13 +356,18 @@ class ClassFolders:
                 raise ValueError(f"{folders[part]} and {path} are both the {part} part; keep one")
             if part is not None:
                 folders[part] = path
+        if not folders:
+            held = ", ".join(path.name for path in splits)
+            raise ValueError(
+                f"{self.folder} holds {held} alone; expected {' and '.join(self.parts)}"
+            )
         return folders
 
 
 def _check_classes(folder: Path, classes: Sequence[Path]) -> None:
     """Raises an error for folders that look like parts with names that are not known."""
     inner = [[path.name for path in _subfolders(each)] for each in classes]
-    if len(classes) > 1 and inner[0] and all(names == inner[0] for names in inner):
+    if len(classes) > 1 and len(inner[0]) > 1 and all(names == inner[0] for names in inner):
         raise ValueError(
             f"{folder} has the folders {', '.join(path.name for path in classes)}, each with "
             f"{', '.join(inner[0][:3])}…: if they are parts of the data, call them "

@@ -73,7 +73,9 @@ def build_learner(recipe: Recipe, data: Data) -> Classifier | Detector:
 
 def _compare_seeds(recipe: Recipe, saved: Mapping[str, Any]) -> None:
     """Warns where a network may be tested on what it was trained on before."""
-    data = saved.get("data", {})
+    data = saved.get("data")
+    if not isinstance(data, Mapping):
+        return
     before = data.get("seed", saved.get("seed"))
     now = recipe.data.get("seed", recipe.seed)
     if data.get("name") == recipe.data.get("name") and before not in (None, now):

@@ -71,6 +71,16 @@ def read_failure(folder: Path) -> str | None:
     return json.loads(path.read_text(encoding="utf-8"))["error"] if path.exists() else None
 
 
+def name_start(start: str) -> str:
+    """Returns what to call the network that a run starts from.
+
+    Its file or folder; of a file that is called as all are which phnn train writes, the folder.
+    """
+    path = Path(start).resolve()
+    named = path.parent if path.name == MODEL else path
+    return named.name.removesuffix(".safetensors")
+
+
 def write_json(path: Path, content: Any) -> None:
     """Writes JSON so that the file is either complete or not there."""
     with replacing(path) as temporary:
@@ -78,20 +88,26 @@ def write_json(path: Path, content: Any) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def check_folder(out: Path, recipe: Recipe, config: str = CONFIG) -> None:
+def check_folder(out: Path, recipe: Recipe, config: str = CONFIG, *, went_on: bool = False) -> None:
     """Raises an error when a folder holds a run that is not of this recipe.
 
     Args:
         out: The folder, which need not be there.
         recipe: By which a run there would go on, or whose result would be taken from there.
         config: The file there that has the recipe of the run.
+        went_on: Whether an ended run may differ in what may change when a run goes on.
     """
     path = out / config
     ended = (out / RESULT).exists()
     if not path.exists() or not (ended or (out / LAST).exists()):
         return
-    old = build_recipe(yaml.safe_load(path.read_text(encoding="utf-8"))).to_dict()
-    changed = differences(old, recipe.to_dict(), ended=ended)
+    try:
+        old = build_recipe(yaml.safe_load(path.read_text(encoding="utf-8"))).to_dict()
+    except (yaml.YAMLError, TypeError, ValueError) as error:
+        raise RunFolderError(
+            f"{path} is not a recipe ({error}); give another --out, or delete the folder"
+        ) from error
+    changed = differences(old, recipe.to_dict(), ended=ended and not went_on)
     if changed:
         moved = any(change.startswith("data.root:") for change in changed)
         raise RunFolderError(

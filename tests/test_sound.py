@@ -723,7 +723,9 @@ class TestLightning:
             pass
 
         def test_step(self, batch, index):
-            self.seen["testing"].append(batch[0].sum().item())
+            inputs, _ = batch
+            assert len(inputs) == 1  # a whole recording
+            self.seen["testing"].append(inputs.sum().item())
 
         def configure_optimizers(self):
             return torch.optim.SGD(self.parameters(), lr=0.01)
@@ -750,4 +752,4 @@ class TestLightning:
             resumed, _, _ = self.fit(root, tmp_path, tmp_path / f"step={step}.ckpt")
             assert resumed.seen["training"] == seen[step:]
         trainer.test(whole, data, verbose=False)
-        assert len(whole.seen["testing"]) == 2  # whole recordings, one at a time
+        assert len(whole.seen["testing"]) == 2

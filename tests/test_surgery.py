@@ -884,6 +884,14 @@ def test_pruning_by_own_rules_is_no_lost_hook():
     assert to_dense(model).phnn_report.entries[0].note == ""
 
 
+def test_what_is_converted_in_inference_mode_can_be_trained():
+    model = nn.Sequential(nn.Linear(8, 8))
+    with torch.inference_mode():
+        small = convert(model, n=2)
+    small(torch.randn(2, 8)).sum().backward()
+    assert small[0].F.grad is not None
+
+
 def test_a_forward_that_was_replaced_is_left_alone():
     x = torch.randn(2, 8)
     for layer in (PHLinear(8, 8, n=2), nn.Linear(8, 8)):

@@ -21,6 +21,7 @@ Patterns = str | Sequence[str] | Callable[[str, nn.Module], bool]
 PerLayer = int | Mapping[str, int] | Callable[[str, nn.Module], int | None]
 
 
+@torch.inference_mode(False)
 def convert(
     model: nn.Module,
     n: PerLayer | None = None,

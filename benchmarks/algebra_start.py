@@ -21,8 +21,8 @@ import phnn
 from measure import provenance
 from phnn import init
 from phnn.algebra import quaternion
+from phnn.lab.tasks.images import load_images
 from phnn.nn import PHLayer
-from phnn.tasks.images import load_images
 
 
 def noisy_quaternion_(A: Tensor, noise: float) -> Tensor:

@@ -28,8 +28,8 @@ from torch import Tensor, nn
 import phnn
 from low_rank import low_rank
 from measure import provenance
+from phnn.lab.tasks.images import ImageData
 from phnn.nn import PHLayer
-from phnn.tasks.images import ImageData
 
 EPOCHS, REPORTED = 3, (0, 1, 3)
 RATES = {"nearest": 0.02, "low rank": 0.02, "scratch": 0.1}  # a trained start wants smaller steps

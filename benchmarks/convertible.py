@@ -24,7 +24,7 @@ from torch import nn
 
 import phnn
 from measure import provenance
-from phnn.surgery import Report, convert
+from phnn.conversion import Report, convert
 
 PACKAGES = ("torchvision", "timm", "transformers")
 

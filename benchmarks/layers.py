@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import phnn
 from measure import peak_memory, provenance
 from phnn.functional import kronecker_sum
-from phnn.surgery.timing import interleave, median_ratio
+from phnn.runtimes.timing import interleave, median_ratio
 
 WIDTHS = (64, 128, 256, 512)
 DIMENSIONS = (1, 2, 3, 4, 8, 16)

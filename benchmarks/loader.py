@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor, nn
 
-from phnn.tasks.images import ImageData
+from phnn.lab.tasks.images import ImageData
 
 SECONDS = 3.0  # of each measurement
 BATCH = 128

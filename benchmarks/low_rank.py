@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import phnn
-from phnn.surgery import Report
+from phnn.conversion import Report
 
 
 def _pair(size: Any) -> tuple[int, int]:

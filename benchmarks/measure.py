@@ -1,4 +1,4 @@
-"""Memory of a call, and where the numbers come from; the timing is `phnn.surgery.timing`."""
+"""Memory of a call, and where the numbers come from; the timing is `phnn.runtimes.timing`."""
 
 from __future__ import annotations
 

@@ -36,8 +36,8 @@ import phnn
 from layers import TextbookConv2d
 from low_rank import factorized, low_rank
 from measure import peak_memory, provenance
+from phnn.acceleration.contest import compete, inference_of, is_traceable, step_of
 from phnn.models.registry import MODELS
-from phnn.surgery.contest import compete, inference_of, is_traceable, step_of
 
 DIMENSIONS = (2, 3, 4, 8)
 BATCHES = (1, 16)

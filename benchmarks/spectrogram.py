@@ -11,8 +11,8 @@ import scipy.signal
 import torch
 
 from measure import provenance
-from phnn.surgery.timing import interleave
-from phnn.tasks.sound.spectrograms import HOP, WINDOW, spectrogram
+from phnn.lab.tasks.sound.spectrograms import HOP, WINDOW, spectrogram
+from phnn.runtimes.timing import interleave
 
 SECONDS, RATE = 60, 32_000
 RECORDINGS = 4

@@ -1,19 +1,26 @@
 """Parameterized hypercomplex neural networks: layers with 1/n of the parameters."""
 
-from phnn import algebra, analysis, decompose, functional, init, models, nn, tasks, testing
-from phnn.io import export, load, save
-from phnn.models import create_model, list_models
-from phnn.nn import (
-    PHConv1d,
-    PHConv2d,
-    PHConv3d,
-    PHConvTranspose1d,
-    PHConvTranspose2d,
-    PHConvTranspose3d,
-    PHLinear,
-    param_groups,
-)
-from phnn.surgery import accelerate, convert, to_dense
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from phnn import algebra, analysis, decompose, functional, init, lab, models, nn, testing
+    from phnn.acceleration import accelerate
+    from phnn.conversion import convert, to_dense
+    from phnn.io import export, load, save
+    from phnn.models import create_model, list_models
+    from phnn.nn import (
+        PHConv1d,
+        PHConv2d,
+        PHConv3d,
+        PHConvTranspose1d,
+        PHConvTranspose2d,
+        PHConvTranspose3d,
+        PHLinear,
+        param_groups,
+    )
 
 __version__ = "0.1.0.dev0"
 
@@ -34,13 +41,43 @@ __all__ = [
     "export",
     "functional",
     "init",
+    "lab",
     "list_models",
     "load",
     "models",
     "nn",
     "param_groups",
     "save",
-    "tasks",
     "testing",
     "to_dense",
 ]
+
+# where each name lives; whatever is not listed here is a module of the package
+_HOMES = {
+    **dict.fromkeys([name for name in __all__ if name.startswith("PH")], "phnn.nn"),
+    "accelerate": "phnn.acceleration",
+    "convert": "phnn.conversion",
+    "create_model": "phnn.models",
+    "export": "phnn.io",
+    "list_models": "phnn.models",
+    "load": "phnn.io",
+    "param_groups": "phnn.nn",
+    "save": "phnn.io",
+    "to_dense": "phnn.conversion",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used: `import phnn` alone does not load torch."""
+    if name in _HOMES:
+        value = getattr(import_module(_HOMES[name]), name)
+    elif name in __all__:
+        value = import_module(f"phnn.{name}")
+    else:
+        raise AttributeError(f"module 'phnn' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -115,7 +115,7 @@ PLACES = {
 def _make_command(function: Callable[..., int]) -> ArgumentParser:
     from jsonargparse import ActionYesNo, ArgumentParser
 
-    from phnn.tasks.recipe import Recipe
+    from phnn.lab.recipe import Recipe
 
     parameters = signature(function).parameters
     places = [place for name, place in PLACES.items() if name in parameters]
@@ -148,7 +148,7 @@ def _make_command(function: Callable[..., int]) -> ArgumentParser:
 
 def _describe(function: Callable[..., int]) -> str:
     """Returns what a function does, and the names that it knows."""
-    from phnn.tasks.recipe import list_comparisons, list_recipes
+    from phnn.lab.recipe import list_comparisons, list_recipes
 
     about, _, _ = (getdoc(function) or "").partition("\nArgs:")
     words = about.split()
@@ -167,7 +167,7 @@ def _describe_argument(function: Callable[..., int], name: str) -> str:
 
 def _parse(argv: Sequence[str]) -> tuple[Callable[..., int], dict[str, Any]]:
     """Returns the function that argv asks for, and its arguments."""
-    from phnn.tasks.recipe import Recipe
+    from phnn.lab.recipe import Recipe
 
     given = _make_parser(argv).parse_args(list(argv), defaults=False)
     function = COMMANDS[given["command"]]
@@ -215,7 +215,7 @@ def _explain(error: Exception, argv: Sequence[str]) -> str | None:
     from lightning.fabric.utilities.exceptions import MisconfigurationException
 
     from phnn.io import ExportError
-    from phnn.tasks.training import NonFiniteLossError
+    from phnn.lab.training import NonFiniteLossError
 
     if isinstance(error, ArgumentError):
         return _explain_arguments(" ".join(str(error).split()), argv)

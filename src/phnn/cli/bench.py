@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import nn
 
-    from phnn.surgery.contest import Result
+    from phnn.acceleration.contest import Result
 
 HEAD = ("form", "parameters", "multiplications", "inference ms", "/ real", "training ms", "/ real")
 FIELDS = (
@@ -48,8 +48,8 @@ def bench(
     """
     import torch
 
+    from phnn.acceleration.contest import compete, make_forms
     from phnn.cli.models import parse_shape
-    from phnn.surgery.contest import compete, make_forms
 
     if threads is not None:
         torch.set_num_threads(threads)

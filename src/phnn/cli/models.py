@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from torch import nn
 
-    from phnn.tasks.trained import Trained
+    from phnn.lab.trained import Trained
 
 
 def convert(
@@ -45,9 +45,9 @@ def convert(
         start: Begin nearest to the trained weights, or at random.
     """
     from phnn import algebra as algebras
+    from phnn.conversion import convert as run
     from phnn.io import save
-    from phnn.surgery import convert as run
-    from phnn.tasks.trained import load_trained
+    from phnn.lab.trained import load_trained
 
     trained = load_trained(checkpoint)
     model = run(
@@ -106,7 +106,7 @@ def export(
     import torch
 
     from phnn.io import export as run
-    from phnn.tasks.trained import load_trained
+    from phnn.lab.trained import load_trained
 
     trained = load_trained(checkpoint)
     example = torch.randn(_image_shape(trained) if shape is None else parse_shape(shape))
@@ -141,7 +141,7 @@ def _image_shape(trained: Trained) -> tuple[int, ...]:
 
 def _weigh(model: nn.Module) -> str:
     """Tells what folding costs."""
-    from phnn.surgery import to_dense
+    from phnn.conversion import to_dense
 
     sizes = [
         sum(tensor.nbytes for tensor in (*weights.parameters(), *weights.buffers()))

@@ -18,8 +18,8 @@ def report(folder: Path, overrides: Overrides, out: Path | None = None) -> int:
         overrides: Parts of the recipes to replace, such as --data.root FOLDER.
         out: The file; report.html in the folder by default.
     """
-    from phnn.reports.report import write_report
-    from phnn.tasks.training.run import calm_lightning
+    from phnn.lab.reports.report import write_report
+    from phnn.lab.training.run import calm_lightning
 
     with calm_lightning():
         written = write_report(folder, out, overrides, say=print)
@@ -40,8 +40,8 @@ def figures(overrides: Overrides, results: Path | None = None, out: Path | None 
             that need no run.
         out: Folder of the figures; figures in the results or, without them, here by default.
     """
-    from phnn.reports.figures import draw_figures
-    from phnn.tasks.training.run import calm_lightning
+    from phnn.lab.reports.figures import draw_figures
+    from phnn.lab.training.run import calm_lightning
 
     folder = out or (results or Path()) / "figures"
     with calm_lightning():
@@ -57,7 +57,7 @@ def tables(format: Literal["text", "markdown", "csv"] = "text", only: str = "*")
         format: Of the table.
         only: Pattern of the labels wanted, such as tab:sed_*.
     """
-    from phnn.models import paper
+    from phnn.lab.paper import sizes as paper
 
     print(paper.render(paper.rows(only), format), end="")
     return 0

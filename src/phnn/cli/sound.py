@@ -53,12 +53,12 @@ def simulate(
         seed: Of everything random; scene by scene, whatever the number of processes.
         jobs: Processes at once; one for each core by default.
     """
-    from phnn.tasks.sound.classes import CLASSES
-    from phnn.tasks.sound.clips import Clips, open_clips
-    from phnn.tasks.sound.rooms import count_reflections
-    from phnn.tasks.sound.simulate import Simulation
-    from phnn.tasks.sound.simulate import simulate as run
-    from phnn.tasks.sound.synthesis import SyntheticClips
+    from phnn.lab.tasks.sound.classes import CLASSES
+    from phnn.lab.tasks.sound.clips import Clips, open_clips
+    from phnn.lab.tasks.sound.rooms import count_reflections
+    from phnn.lab.tasks.sound.simulate import Simulation
+    from phnn.lab.tasks.sound.simulate import simulate as run
+    from phnn.lab.tasks.sound.synthesis import SyntheticClips
 
     if clips is None and (folds, labels, stereo) != (None, None, "raise"):
         raise ValueError("folds, labels and stereo are about a folder of clips; give --clips")

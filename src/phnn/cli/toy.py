@@ -18,8 +18,8 @@ def toy(out: Path | None = None, steps: int = 400, seed: int = 0) -> int:
         steps: Of training, for each problem.
         seed: Of filters, starting values and data.
     """
-    from phnn.reports.toy import draw_algebras, draw_losses, render_toy, write_toy
-    from phnn.tasks.toy import PROBLEMS, solve
+    from phnn.lab.reports.toy import draw_algebras, draw_losses, render_toy, write_toy
+    from phnn.lab.tasks.toy import PROBLEMS, solve
 
     folder = out or Path("runs") / "toy"
     results = []

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from phnn.tasks.compare import Comparison, Outcome
-    from phnn.tasks.detect import Heard
-    from phnn.tasks.recipe import Recipe
-    from phnn.tasks.task import Task
-    from phnn.tasks.trained import Trained
+    from phnn.lab.comparison import Comparison, Outcome
+    from phnn.lab.recipe import Recipe
+    from phnn.lab.tasks.detect import Heard
+    from phnn.lab.tasks.task import Task
+    from phnn.lab.trained import Trained
 
 Overrides = dict[str, Any]
 Rows = Iterator[tuple[Any, ...]]
@@ -39,10 +39,10 @@ def train(recipe: str, overrides: Overrides, out: Path | None = None) -> int:
         out: Folder of the run; runs/RECIPE-VARIANT-seedN by default. The same command again goes on
             from the last checkpoint there, and shows the result of a run that has ended.
     """
-    from phnn.tasks.recipe import build_recipe, merge, read_recipe
-    from phnn.tasks.task import TASKS
-    from phnn.tasks.training import train as run
-    from phnn.tasks.training.folder import read_result
+    from phnn.lab.recipe import build_recipe, merge, read_recipe
+    from phnn.lab.tasks.task import TASKS
+    from phnn.lab.training import train as run
+    from phnn.lab.training.folder import read_result
 
     built = build_recipe(merge(read_recipe(recipe), overrides))
     folder = out or Path("runs") / f"{Path(recipe).stem}-{_variant(built)}-seed{built.seed}"
@@ -65,7 +65,7 @@ def test(checkpoint: Path, overrides: Overrides) -> int:
         checkpoint: Folder of a run, checkpoint (.ckpt) or saved model (.safetensors).
         overrides: Parts of its recipe to replace, such as --data.root FOLDER.
     """
-    from phnn.tasks.trained import evaluate, load_trained
+    from phnn.lab.trained import evaluate, load_trained
 
     trained = load_trained(checkpoint)
     print(_show_scores(trained.task, evaluate(trained, overrides)))
@@ -91,7 +91,7 @@ def predict(
         pictures: A folder for a picture of each recording: its spectrogram, and its events.
         corrupt: Whether an image that cannot be read is an error, or left out.
     """
-    from phnn.tasks.trained import load_trained
+    from phnn.lab.trained import load_trained
 
     trained = load_trained(checkpoint)
     if trained.task.name == "sound":
@@ -115,8 +115,8 @@ def predict(
 def _predict_classes(
     trained: Trained, images: Sequence[Path], corrupt: Literal["raise", "skip"]
 ) -> Rows:
-    from phnn.tasks.trained import Prediction
-    from phnn.tasks.trained import predict as run
+    from phnn.lab.trained import Prediction
+    from phnn.lab.trained import predict as run
 
     yield Prediction._fields
     for prediction in run(trained, images, corrupt=corrupt):
@@ -125,7 +125,7 @@ def _predict_classes(
 
 
 def _predict_events(trained: Trained, recordings: Sequence[Path], pictures: Path | None) -> Rows:
-    from phnn.tasks.detect import Event, detect
+    from phnn.lab.tasks.detect import Event, detect
 
     yield "recording", *Event._fields
     for heard in detect(trained, recordings):
@@ -140,8 +140,8 @@ def _predict_events(trained: Trained, recordings: Sequence[Path], pictures: Path
 
 
 def _draw(heard: Heard, folder: Path) -> None:
-    from phnn.reports import draw_events
-    from phnn.reports.drawing import save_figure
+    from phnn.lab.reports import draw_events
+    from phnn.lab.reports.drawing import save_figure
 
     print("wrote", *save_figure(draw_events(heard), folder, f"{heard.file.stem}-events"))
 
@@ -166,10 +166,10 @@ def compare(
         power: Of the hardware in watts, for the paper's estimate of CO2, hours × power × 0.445
             kg/kWh.
     """
-    from phnn import reports
-    from phnn.tasks.compare import check_folders, load_comparison, plan, run_all
-    from phnn.tasks.recipe import build_recipe, merge
-    from phnn.tasks.training import check_recipe
+    from phnn.lab import reports
+    from phnn.lab.comparison import check_folders, load_comparison, plan, run_all
+    from phnn.lab.recipe import build_recipe, merge
+    from phnn.lab.training import check_recipe
 
     loaded = load_comparison(comparison)
     folder = out or Path("runs") / loaded.name
@@ -209,7 +209,7 @@ def _ending_when_told() -> Iterator[None]:
 def _conclude(
     comparison: Comparison, outcomes: Sequence[Outcome], folder: Path, power: float, command: str
 ) -> int:
-    from phnn import reports
+    from phnn.lab import reports
 
     lines = reports.summarize(comparison, outcomes, power)
     print(f"\n{comparison.title}\n\n{reports.render_text(lines)}")
@@ -234,7 +234,7 @@ def _count_jobs() -> int:
 
 
 def _variant(recipe: Recipe) -> str:
-    from phnn.tasks.training.folder import name_start
+    from phnn.lab.training.folder import name_start
 
     model = recipe.model
     name = "real" if model.get("n") is None else f"n={model['n']}"

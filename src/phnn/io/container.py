@@ -12,9 +12,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from phnn.conversion.specs import LayerSpec
 from phnn.io.atomic import replacing
 from phnn.io.tensors import TensorSpec, enumerate_names
-from phnn.surgery.specs import LayerSpec
 
 FORMAT = 2  # raised when older versions can no longer read what is written
 SUFFIX = ".safetensors"

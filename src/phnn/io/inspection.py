@@ -9,9 +9,9 @@ from pathlib import Path
 
 import torch
 
+from phnn.conversion.specs import describe_layers, install_layers
 from phnn.io.container import Header, find_file, read_header
 from phnn.models import create_model
-from phnn.surgery.specs import describe_layers, install_layers
 
 
 @dataclass(frozen=True)

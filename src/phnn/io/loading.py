@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from phnn.conversion.specs import LayerSpec, install_layers
 from phnn.io.container import Header, ModelFileError, find_file, read_header, read_tensors
 from phnn.io.tensors import (
     SHOWN,
@@ -19,7 +20,6 @@ from phnn.io.tensors import (
 )
 from phnn.models import create_model
 from phnn.nn import PHLayer
-from phnn.surgery.specs import LayerSpec, install_layers
 
 Build = Callable[[], nn.Module]
 Layers = Mapping[str, LayerSpec | None]

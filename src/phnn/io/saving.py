@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from phnn.conversion.specs import LayerSpec, describe_layers, find_changes, install_layers
 from phnn.io.atomic import write_text
 from phnn.io.card import render_card, write_card
 from phnn.io.container import DTYPES, FORMAT, SUFFIX, Header, write_model
 from phnn.io.tensors import enumerate_names, list_differences, names_on_meta, specs_of
 from phnn.models import create_model, list_models
-from phnn.surgery.specs import LayerSpec, describe_layers, find_changes, install_layers
 
 OTHER_SUFFIXES = {".pt", ".pth", ".bin", ".ckpt", ".onnx", ".pkl", ".h5"}
 

@@ -1,0 +1,1 @@
+"""The exact ways to compute a PH layer, one object each."""

@@ -1,0 +1,1 @@
+"""What trains, compares, reports and reproduces the paper; needs the extra `train`."""

@@ -1,0 +1,1 @@
+"""What the paper printed, and where it cannot be right."""

@@ -1,0 +1,119 @@
+"""Scores against parameters, as bubbles."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import zip_longest
+from typing import TYPE_CHECKING
+
+from phnn.lab.reports.drawing import assign_colours
+from phnn.lab.reports.lines import Line
+from phnn.lab.reports.tables import format_score
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLUMNS = 3  # of panels
+LARGEST = 900.0  # area of the largest bubble in square points
+LABEL_GAP = 0.085  # between two labels, of a panel's height
+
+
+def draw_bubbles(title: str, lines: Sequence[Line]) -> Figure:
+    """Draws scores against parameters, one panel for each recipe.
+
+    The area of a bubble is in proportion to the parameters; bars show the deviation over the seeds.
+
+    Args:
+        title: Of the figure.
+        lines: Those without a result are left out; one or more must have one.
+    """
+    from matplotlib.figure import Figure
+
+    known = [line for line in lines if line.score is not None]
+    families = list(dict.fromkeys(line.family for line in known))
+    colours = assign_colours(line.variant for line in lines)
+    columns = min(COLUMNS, math.ceil(math.sqrt(len(families))))
+    rows = math.ceil(len(families) / columns)
+    figure = Figure(figsize=(1 + 5.4 * columns, 0.6 + 3.8 * rows), layout="constrained")
+    figure.suptitle(title)
+    panels = figure.subplots(rows, columns, squeeze=False).flat
+    for panel, family in zip_longest(panels, families):
+        members = [line for line in known if line.family == family]
+        if members:
+            _draw_panel(panel, members, colours)
+        else:
+            panel.set_axis_off()
+    return figure
+
+
+def _draw_panel(panel: Axes, lines: Sequence[Line], colours: dict[str, str]) -> None:
+    from matplotlib.ticker import EngFormatter
+
+    largest = max(_place(line)[0] for line in lines)
+    for line in lines:
+        (x, y), colour = _place(line), colours[line.variant]
+        panel.errorbar(x, y, line.score and line.score.std, color=colour, capsize=4, zorder=2)
+        panel.scatter(x, y, s=LARGEST * x / largest, color=colour, alpha=0.75, zorder=3)
+    score = lines[0].task.primary
+    whole = lines[0].conv_parameters is None
+    panel.set_title(lines[0].family, fontsize="medium")
+    panel.set_xlabel("parameters" if whole else "parameters of the convolutions")
+    panel.set_ylabel(f"test {score.label}" + (f" ({score.unit})" if score.unit else ""))
+    panel.set_xlim(0, 1.15 * largest)
+    panel.margins(y=0.2)
+    panel.xaxis.set_major_formatter(EngFormatter())
+    panel.grid(alpha=0.3)
+    _label(panel, lines, colours)
+
+
+def _place(line: Line) -> tuple[int, float]:
+    """Returns the parameters that distinguish the variants, and the score."""
+    assert line.score is not None  # lines without a result are not drawn
+    whole = line.conv_parameters is None
+    return (line.parameters if whole else line.conv_parameters) or 0, line.score.mean
+
+
+def _label(panel: Axes, lines: Sequence[Line], colours: dict[str, str]) -> None:
+    """Writes the names in a column at the right, each tied to its bubble, so that none overlap."""
+    bottom, top = panel.get_ylim()
+    score = lines[0].task.primary
+    ordered = sorted(lines, key=lambda line: _place(line)[1])
+    wanted = [(_place(line)[1] - bottom) / (top - bottom) for line in ordered]
+    for line, height in zip(ordered, spread_out(wanted, LABEL_GAP), strict=True):
+        panel.annotate(
+            f"{line.variant}  {format_score(line, score)} {score.unit}".rstrip(),
+            xy=_place(line),
+            xytext=(1.03, height),
+            textcoords="axes fraction",
+            va="center",
+            arrowprops={
+                "arrowstyle": "-",
+                "relpos": (0, 0.5),
+                "color": colours[line.variant],
+                "alpha": 0.5,
+            },
+        )
+
+
+def spread_out(places: Sequence[float], gap: float) -> list[float]:
+    """Moves ascending places within 0..1 so that neighbours are at least `gap` apart.
+
+    Args:
+        places: Where things want to be.
+        gap: The least distance; lowered when there are too many things for it.
+
+    Example:
+        >>> spread_out([0.5, 0.5, 0.98], 0.25)
+        [0.5, 0.75, 1.0]
+    """
+    gap = min(gap, 1 / max(1, len(places) - 1))
+    moved: list[float] = []
+    for place in places:
+        moved.append(max(place, moved[-1] + gap) if moved else max(place, 0.0))
+    ceiling = 1.0
+    for i in reversed(range(len(moved))):
+        moved[i] = min(moved[i], ceiling)
+        ceiling = moved[i] - gap
+    return moved

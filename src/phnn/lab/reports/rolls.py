@@ -1,0 +1,58 @@
+"""Sound events over time: what there was, and what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from phnn.lab.reports.drawing import COLOURS
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+BLACK, _VERMILION, BLUE, *_ = COLOURS
+KINDS = {"found": BLUE, "missed": "#E69F00", "false alarm": BLACK}
+
+
+def draw_roll(
+    truth: Tensor, found: Tensor, classes: Sequence[str], *, seconds: float, title: str
+) -> Figure:
+    """Draws which classes sound in each frame: found, missed or a false alarm.
+
+    Args:
+        truth: Boolean (frames, classes).
+        found: Likewise.
+        classes: Their names.
+        seconds: Duration of a frame.
+        title: Of the figure.
+    """
+    if truth.shape != found.shape or truth.ndim != 2 or truth.shape[1] != len(classes):
+        raise ValueError(
+            f"for {len(classes)} classes truth and found have shape (frames, {len(classes)}), not "
+            f"{tuple(truth.shape)} and {tuple(found.shape)}"
+        )
+    from matplotlib.colors import ListedColormap
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+
+    truth, found = truth.bool(), found.bool()
+    values = (truth & found).int() + 2 * (truth & ~found).int() + 3 * (~truth & found).int()
+    figure = Figure(figsize=(6.8, 1.4 + 0.26 * len(classes)), layout="constrained")
+    panel = figure.subplots()
+    panel.imshow(
+        values.T.cpu().numpy(), cmap=ListedColormap(["white", *KINDS.values()]), vmin=0, vmax=3,
+        aspect="auto", interpolation="nearest",
+        extent=(0, seconds * len(values), len(classes) - 0.5, -0.5),
+    )  # fmt: skip
+    panel.set_title(title, fontsize="medium")
+    panel.set_xlabel("time (s)")
+    names = [name.replace("_", " ") for name in classes]
+    panel.set_yticks(range(len(classes)), names, fontsize="small")
+    panel.set_yticks([i + 0.5 for i in range(len(classes) - 1)], minor=True)
+    panel.grid(which="minor", axis="y", alpha=0.3)
+    panel.tick_params(which="minor", length=0)
+    handles = [Patch(color=colour, label=kind) for kind, colour in KINDS.items()]
+    figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
+    return figure

@@ -1,0 +1,80 @@
+"""Sound events under the spectrogram of their recording."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from phnn.lab.reports.drawing import COLOURS
+from phnn.lab.reports.spectrograms import FLOOR, in_decibels
+from phnn.lab.tasks import sound
+from phnn.lab.tasks.detect import Event, Heard
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+FOUND, TRUE = COLOURS[1:3]
+HEIGHT = 0.38  # of a bar, where a class has 1
+
+
+def draw_events(heard: Heard) -> Figure:
+    """Draws a recording's spectrogram and, below it, the events that were heard and the true ones.
+
+    Args:
+        heard: What a network heard; only the classes that it or the label file has are drawn.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+
+    events: list[Event | sound.Event] = [*heard.events, *(heard.truth or ())]
+    classes = sorted({event.label for event in events}, reverse=True)  # the first at the top
+    height = 0.5 + 0.34 * max(len(classes), 2)
+    figure = Figure(figsize=(9.6, 3.4 + height), layout="constrained")
+    figure.suptitle(heard.file.name)
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(2.2, height))
+    _draw_spectrogram(above, heard)
+    _draw_bars(below, heard.events, classes, FOUND, 0)
+    _draw_bars(below, heard.truth or (), classes, TRUE, -HEIGHT)
+    below.set_yticks(range(len(classes)), [name.replace("_", " ") for name in classes])
+    below.set_ylim(-0.6, max(len(classes), 1) - 0.4)
+    below.set_xlabel("time (s)")
+    below.set_axisbelow(True)
+    below.grid(axis="x", alpha=0.3)
+    if not heard.events:
+        below.set_title("nothing was heard", fontsize="medium")
+    kinds = {"heard": FOUND} if heard.truth is None else {"heard": FOUND, "true": TRUE}
+    handles = [Patch(color=colour, label=kind) for kind, colour in kinds.items()]
+    figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False)
+    return figure
+
+
+def _draw_spectrogram(panel: Axes, heard: Heard) -> None:
+    image = panel.imshow(
+        in_decibels(heard.magnitudes).numpy(),
+        origin="lower",
+        aspect="auto",
+        cmap="magma",
+        vmin=FLOOR,
+        vmax=0,
+        extent=(0, heard.seconds, 0, heard.rate / 2),
+    )
+    panel.set_ylabel("frequency (Hz)")
+    panel.figure.colorbar(image, ax=panel, label="magnitude (dB)")
+
+
+def _draw_bars(
+    panel: Axes,
+    events: Sequence[Event | sound.Event],
+    classes: Sequence[str],
+    colour: str,
+    shift: float,
+) -> None:
+    panel.barh(
+        [classes.index(event.label) + shift for event in events],
+        [event.end - event.start for event in events],
+        HEIGHT,
+        [event.start for event in events],
+        align="edge",
+        color=colour,
+    )

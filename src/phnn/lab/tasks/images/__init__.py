@@ -1,0 +1,31 @@
+"""Data sets for image classification."""
+
+from phnn.lab.tasks.batches import EpochBatches, Plan
+from phnn.lab.tasks.images.augment import AUGMENTATIONS, Normalize, augment, count_draws
+from phnn.lab.tasks.images.batches import Batch, Batches
+from phnn.lab.tasks.images.data import ImageSet, ImageSplits, load_images
+from phnn.lab.tasks.images.datamodule import ImageData
+from phnn.lab.tasks.images.decode import CorruptImageError, read_image
+from phnn.lab.tasks.images.digits import make_digits
+from phnn.lab.tasks.images.preprocess import preprocess
+from phnn.lab.tasks.images.stream import StreamBatches
+
+__all__ = [
+    "AUGMENTATIONS",
+    "Batch",
+    "Batches",
+    "CorruptImageError",
+    "EpochBatches",
+    "ImageData",
+    "ImageSet",
+    "ImageSplits",
+    "Normalize",
+    "Plan",
+    "StreamBatches",
+    "augment",
+    "count_draws",
+    "load_images",
+    "make_digits",
+    "preprocess",
+    "read_image",
+]

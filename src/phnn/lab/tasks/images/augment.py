@@ -1,0 +1,129 @@
+"""Augmentation and normalisation of whole batches, on the device where the batch is.
+
+The randomness is an argument: `draws` holds integers below `DRAW_LIMIT`, made by the loader from
+(seed, epoch, batch). So each function is pure, and the same on every device.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from phnn._names import check_choices
+from phnn.lab.tasks.images.batches import DRAW_LIMIT
+
+PADDING = 4
+CROP_AREA = (0.25, 1.0)  # of an image, for resized_crop
+CROP_RATIO = (3 / 4, 4 / 3)
+
+
+def crop(images: Tensor, draws: Tensor) -> Tensor:
+    """Shifts each image by up to 4 pixels each way; what is uncovered is black.
+
+    Args:
+        images: (B, C, height, width).
+        draws: (B, 2).
+    """
+    height, width = images.shape[2:]
+    padded = nn.functional.pad(images, [PADDING] * 4)
+    windows = padded.unfold(2, height, 1).unfold(3, width, 1)  # a view: every shift of every image
+    top, left = (draws % (2 * PADDING + 1)).unbind(1)
+    return windows[torch.arange(len(images), device=images.device), :, top, left]
+
+
+def flip(images: Tensor, draws: Tensor) -> Tensor:
+    """Mirrors each image left to right with probability 1/2.
+
+    Args:
+        images: (B, C, height, width).
+        draws: (B, 1).
+    """
+    return torch.where((draws % 2 == 0)[:, :, None, None], images.flip(3), images)
+
+
+def resized_crop(images: Tensor, draws: Tensor) -> Tensor:
+    """Cuts a random piece out of each image and stretches it to the whole; returns floats.
+
+    Args:
+        images: (B, C, height, width).
+        draws: (B, 4).
+    """
+    area, ratio, x, y = (draws.float() / DRAW_LIMIT).unbind(1)
+    area = CROP_AREA[0] + area * (CROP_AREA[1] - CROP_AREA[0])
+    low, high = map(math.log, CROP_RATIO)
+    ratio = (low + ratio * (high - low)).exp()
+    width, height = (area * ratio).sqrt().clamp(max=1), (area / ratio).sqrt().clamp(max=1)
+    zero = torch.zeros_like(area)
+    theta = torch.stack(
+        [
+            torch.stack([width, zero, (2 * x - 1) * (1 - width)], 1),
+            torch.stack([zero, height, (2 * y - 1) * (1 - height)], 1),
+        ],
+        1,
+    )
+    grid = nn.functional.affine_grid(theta, list(images.shape), align_corners=False)
+    return nn.functional.grid_sample(
+        images.float(), grid, padding_mode="border", align_corners=False
+    )
+
+
+class Augmentation(NamedTuple):
+    """A function of images and draws, and how many draws it needs."""
+
+    function: Callable[[Tensor, Tensor], Tensor]
+    draws: int
+
+
+AUGMENTATIONS = {
+    "crop": Augmentation(crop, 2),
+    "flip": Augmentation(flip, 1),
+    "resized_crop": Augmentation(resized_crop, 4),
+}
+
+
+def count_draws(names: Sequence[str]) -> int:
+    """Returns how many random numbers per image the named augmentations need.
+
+    Raises:
+        ValueError: a name is unknown; the nearest is offered.
+    """
+    check_choices("augmentation", names, AUGMENTATIONS)
+    return sum(AUGMENTATIONS[name].draws for name in names)
+
+
+def augment(images: Tensor, draws: Tensor, names: Sequence[str]) -> Tensor:
+    """Applies the named augmentations one after the other.
+
+    Args:
+        images: (B, C, height, width).
+        draws: (B, count_draws(names)).
+        names: keys of `AUGMENTATIONS`.
+    """
+    steps = [AUGMENTATIONS[name] for name in names]
+    for step, part in zip(steps, draws.split([step.draws for step in steps], dim=1), strict=True):
+        images = step.function(images, part)
+    return images
+
+
+class Normalize(nn.Module):
+    """Maps pixel values 0..255 to (value / 255 - mean) / std, channel by channel, in float32.
+
+    Args:
+        mean: of each channel, of values in [0, 1].
+        std: likewise.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
+        super().__init__()
+        for name, values in (("mean", mean), ("std", std)):
+            column = torch.tensor(values, dtype=torch.float32)[:, None, None]
+            self.register_buffer(name, 255 * column, persistent=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Normalises (..., C, height, width)."""
+        return images.float().sub(self.mean).div(self.std)

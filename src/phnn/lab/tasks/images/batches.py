@@ -1,0 +1,65 @@
+"""Batches of images in memory, with random numbers for their augmentation."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from phnn.lab.seeds import generator_of
+from phnn.lab.tasks.batches import EpochBatches, Plan
+from phnn.lab.tasks.images.data import ImageSet
+
+DRAW_LIMIT = 2**31  # draws are integers below this
+
+
+class Batch(NamedTuple):
+    """A batch as it leaves the loader.
+
+    Attributes:
+        images: uint8 (B, 3, height, width).
+        labels: int64 (B,).
+        draws: int64 (B, k), random numbers for the augmentation of each image; None for none.
+    """
+
+    images: Tensor
+    labels: Tensor
+    draws: Tensor | None
+
+
+class ImageBatches(EpochBatches[Batch]):
+    """What the loaders of images share: the draws."""
+
+    def _draw(self, batch: int, count: int) -> Tensor | None:
+        """Draws for the global batch, so that one process and several augment alike."""
+        plan = self.plan
+        if not plan.draws:
+            return None
+        total = min(plan.global_batch, self.size - batch * plan.global_batch)
+        generator = generator_of(plan.seed, self.epoch, batch)
+        draws = torch.randint(DRAW_LIMIT, (total, plan.draws), generator=generator, device="cpu")
+        return draws[plan.shard(total)][:count]
+
+
+class Batches(ImageBatches):
+    """Batches of a set in memory, each taken with one indexing operation.
+
+    Args:
+        data: the images.
+        plan: how they are cut into batches.
+
+    Example:
+        >>> from phnn.lab.tasks.images import make_digits
+        >>> batches = Batches(make_digits(train=10, test=1).train, Plan(batch_size=4))
+        >>> [len(batch.images) for batch in batches]
+        [4, 4, 2]
+    """
+
+    def __init__(self, data: ImageSet, plan: Plan) -> None:
+        self.data = data
+        super().__init__(len(data), plan)
+
+    def _read(self, start: int) -> Iterator[Batch]:
+        for batch, index in enumerate(self._places(start), start):
+            draws = self._draw(batch, len(index))
+            yield Batch(self.data.images[index], self.data.labels[index], draws)

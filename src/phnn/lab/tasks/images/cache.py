@@ -1,0 +1,74 @@
+"""Decoded data sets kept on disk, so that they are decoded once."""
+
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from phnn.io import write_tensors
+from phnn.lab.tasks.cache import cache_folder
+from phnn.lab.tasks.images.sources import Source
+
+logger = logging.getLogger(__name__)
+
+VERSION = 2  # part of every key; raise it when decoding changes
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A decoded data set: images and labels of each part, and what was skipped."""
+
+    classes: tuple[str, ...]
+    tensors: Mapping[str, tuple[Tensor, Tensor]]
+    skipped: tuple[str, ...]
+
+
+def cached_splits(
+    source: Source, options: Mapping[str, object], decode: Callable[[Source], Stored]
+) -> Stored:
+    """Reads a decoded data set from the cache, or decodes and caches it.
+
+    Args:
+        source: where the images come from.
+        options: whatever changes the result, as JSON.
+        decode: called with the source when the cache does not have it.
+    """
+    key = json.dumps([VERSION, source.fingerprint, dict(options)], sort_keys=True)
+    path = cache_folder() / f"images-{hashlib.sha256(key.encode()).hexdigest()[:24]}.safetensors"
+    if path.exists():
+        try:
+            return _read(path)
+        except (SafetensorError, KeyError, ValueError) as error:
+            logger.warning("the cache file %s is damaged (%s) and is made anew", path, error)
+    stored = decode(source)
+    try:
+        _write(path, stored)
+    except OSError as error:  # a full disk or a read-only home must not stop the training
+        logger.warning("the decoded images cannot be cached in %s: %s", path.parent, error)
+    return stored
+
+
+def _write(path: Path, stored: Stored) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    tensors = {
+        f"{part}.{kind}": tensor
+        for part, pair in stored.tensors.items()
+        for kind, tensor in zip(("images", "labels"), pair, strict=True)
+    }
+    write_tensors(path, tensors, {"classes": stored.classes, "skipped": stored.skipped})
+
+
+def _read(path: Path) -> Stored:
+    with safe_open(path, framework="pt") as file:
+        header = json.loads((file.metadata() or {})["phnn"])
+        parts = sorted({key.rpartition(".")[0] for key in file.keys()})  # noqa: SIM118
+        tensors = {
+            part: (file.get_tensor(f"{part}.images"), file.get_tensor(f"{part}.labels"))
+            for part in parts
+        }
+    return Stored(tuple(header["classes"]), tensors, tuple(header["skipped"]))

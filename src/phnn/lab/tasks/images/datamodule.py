@@ -1,0 +1,198 @@
+"""The data of an image classification run, for Lightning."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import lightning
+from torch import Tensor
+
+from phnn.lab.tasks.batches import Plan
+from phnn.lab.tasks.images.augment import Normalize, augment, count_draws
+from phnn.lab.tasks.images.batches import Batch, ImageBatches
+from phnn.lab.tasks.images.data import check_name
+from phnn.lab.tasks.images.decode import Corrupt, check_corrupt
+from phnn.lab.tasks.images.parts import Description, Parts, load_parts, stream_parts
+
+
+class ImageData(lightning.LightningDataModule):
+    """Images for training, validation and test.
+
+    Sets that fit live in memory as uint8; batches are normalised and augmented on the device. The
+    order of the images is a function of (seed, epoch), the augmentation of (seed, epoch, batch): a
+    run that was stopped and resumed sees what an unbroken run sees, and so do several processes
+    that share its batches.
+
+    Args:
+        name: "digits", "cifar10", "cifar100", "svhn", "imagenet" or a hub name; see `load_images`.
+        root: a local folder to read instead of the hub.
+        batch_size: images per process and training step.
+        eval_batch_size: images per process and evaluation step; batch_size by default.
+        augment: names of augmentations for training: "crop", "flip", "resized_crop".
+        validation: the fraction of the training part that is split off for validation, where the
+            source has no validation part of its own. With 0 there is no validation, and the
+            training part is used whole.
+        image_size: crop to squares and resize to this side.
+        limit: use only this many training images, the first of a random order.
+        corrupt: "raise" stops at an image that cannot be decoded, "skip" leaves it out.
+        seed: of the split, the order and the augmentation.
+        drop_last: leave out the last training batch when it is not full.
+        streaming: decode as needed in place of loading everything; by default for ImageNet alone.
+            Training then sees random pieces of 160 pixels and evaluation central squares of 224,
+            or both image_size.
+    """
+
+    in_channels = 3
+
+    def __init__(
+        self,
+        name: str = "digits",
+        root: str | Path | None = None,
+        batch_size: int = 128,
+        eval_batch_size: int | None = None,
+        augment: tuple[str, ...] = (),
+        validation: float = 0.1,
+        image_size: int | None = None,
+        limit: int | None = None,
+        corrupt: Corrupt = "raise",
+        seed: int = 0,
+        drop_last: bool = False,
+        streaming: bool | None = None,
+    ) -> None:
+        super().__init__()
+        check_name(name, root)
+        check_corrupt(corrupt)
+        if not 0 <= validation < 1:
+            raise ValueError(f"validation={validation} must be a fraction: at least 0, less than 1")
+        for argument, value in (("limit", limit), ("image_size", image_size)):
+            if value is not None and value < 1:
+                raise ValueError(f"{argument}={value} must be at least 1, or None")
+        self._train_plan = Plan(
+            batch_size, seed, shuffle=True, draws=count_draws(augment), drop_last=drop_last
+        )
+        self._eval_plan = Plan(batch_size if eval_batch_size is None else eval_batch_size, seed)
+        if streaming is None:
+            streaming = name == "imagenet"
+        self._open: Callable[[], Parts] = partial(
+            stream_parts if streaming else load_parts,
+            name,
+            root,
+            validation=validation,
+            image_size=image_size,
+            limit=limit,
+            corrupt=corrupt,
+            seed=seed,
+        )
+        self.name = name
+        self.batch_size = batch_size
+        self.augment = tuple(augment)
+        self._opened: tuple[Parts, Description, Normalize] | None = None
+
+    def prepare_data(self) -> None:
+        """Downloads and decodes in one process, so that the others find everything in the cache."""
+        self.setup()
+
+    def setup(self, stage: str | None = None) -> None:
+        """Reads the data, once.
+
+        Args:
+            stage: ignored; all parts are read together.
+        """
+        if self._opened is None:
+            parts = self._open()
+            self._open_as(parts, parts.description)
+
+    def _open_as(self, parts: Parts, description: Description) -> None:
+        self._opened = parts, description, Normalize(description.mean, description.std)
+
+    def standardize_as(self, metadata: Mapping[str, Any]) -> None:
+        """Uses the mean and standard deviation of other data, those that a network has learned.
+
+        Args:
+            metadata: Of those data, or of the network.
+        """
+        mean, std = (tuple(metadata[name]) for name in ("mean", "std"))
+        self._open_as(self._parts, replace(self._description, mean=mean, std=std))
+
+    @property
+    def _parts(self) -> Parts:
+        return self._require_setup()[0]
+
+    @property
+    def _description(self) -> Description:
+        return self._require_setup()[1]
+
+    def _require_setup(self) -> tuple[Parts, Description, Normalize]:
+        if self._opened is None:
+            raise RuntimeError("the data have not been read; call setup() first")
+        return self._opened
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The name of each class."""
+        return self._description.classes
+
+    @property
+    def num_classes(self) -> int:
+        """The number of classes."""
+        return len(self.classes)
+
+    @property
+    def image_size(self) -> tuple[int, int]:
+        """Height and width of the images in evaluation."""
+        return self._description.image_size
+
+    @property
+    def mean(self) -> tuple[float, ...]:
+        """The mean of each channel, of values in [0, 1], that is subtracted."""
+        return self._description.mean
+
+    @property
+    def std(self) -> tuple[float, ...]:
+        """The standard deviation of each channel, of values in [0, 1], that is divided by."""
+        return self._description.std
+
+    def metadata(self) -> dict[str, Any]:
+        """Returns, ready for JSON, what `preprocess` needs; it travels in saved models."""
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in asdict(self._description).items()
+        }
+
+    def train_dataloader(self) -> ImageBatches:
+        """Returns the training batches, in a new order each epoch."""
+        return self._batches("train", self._train_plan)
+
+    def val_dataloader(self) -> ImageBatches | list[ImageBatches]:
+        """Returns the validation batches; an empty list where there is no validation part."""
+        return (
+            self._batches("validation", self._eval_plan)
+            if "validation" in self._parts.names
+            else []
+        )
+
+    def test_dataloader(self) -> ImageBatches:
+        """Returns the test batches."""
+        return self._batches("test", self._eval_plan)
+
+    def _batches(self, part: str, plan: Plan) -> ImageBatches:
+        if self.trainer is not None:
+            plan = replace(plan, rank=self.trainer.global_rank, world_size=self.trainer.world_size)
+        return self._parts.batches(part, plan)
+
+    def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> tuple[Tensor, Tensor]:
+        """Augments and normalises a batch where the model is.
+
+        Args:
+            batch: as the loader gave it.
+            dataloader_idx: ignored; all parts are treated alike.
+
+        Returns:
+            Images as float32 and labels.
+        """
+        images, labels, draws = batch
+        if draws is not None:
+            images = augment(images, draws, self.augment)
+        return self._require_setup()[2].to(images.device)(images), labels

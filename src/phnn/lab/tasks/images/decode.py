@@ -1,0 +1,141 @@
+"""Encoded images in, RGB pixels out."""
+
+import io
+from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from PIL import Image, ImageOps
+from torch import Tensor
+
+from phnn.lab.tasks.images.cache import Stored
+from phnn.lab.tasks.images.sources import Encoded, Rows, Source
+
+Corrupt = Literal["raise", "skip"]
+Pixels = npt.NDArray[np.uint8]
+
+# What Pillow raises for broken files: SyntaxError comes from its PNG reader.
+_DECODE_ERRORS = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
+
+
+class CorruptImageError(ValueError):
+    """An image that cannot be decoded."""
+
+
+def check_corrupt(corrupt: str) -> None:
+    """Raises a ValueError for an unknown way to treat corrupt images."""
+    if corrupt not in get_args(Corrupt):
+        raise ValueError(f"corrupt={corrupt!r} must be one of {', '.join(get_args(Corrupt))}")
+
+
+def read_image(content: bytes | str | Path, name: str | None = None) -> Image.Image:
+    """Decodes an image to RGB: grey is repeated, transparent is laid on white, EXIF turns applied.
+
+    Args:
+        content: the encoded bytes, or the file.
+        name: what to call the image in the error; the file's name by default.
+    """
+    try:
+        with Image.open(io.BytesIO(content) if isinstance(content, bytes) else content) as image:
+            return to_rgb(ImageOps.exif_transpose(image))
+    except FileNotFoundError:
+        raise
+    except _DECODE_ERRORS as error:
+        name = name or ("the image" if isinstance(content, bytes) else str(content))
+        raise CorruptImageError(f"{name}: {error or type(error).__name__}") from error
+
+
+def read_or_skip(encoded: Encoded, corrupt: Corrupt, skipped: list[str]) -> Image.Image | None:
+    """Decodes an image to RGB; one that cannot be decoded raises, or is noted and gives None.
+
+    Args:
+        encoded: the image.
+        corrupt: which of the two.
+        skipped: where "name: reason" is noted.
+    """
+    try:
+        return read_image(encoded.content, encoded.name)
+    except CorruptImageError as error:
+        if corrupt == "raise":
+            raise CorruptImageError(f"{error}. corrupt='skip' leaves such images out") from error
+        skipped.append(str(error))
+        return None
+
+
+def to_rgb(image: Image.Image) -> Image.Image:
+    """Converts an image of any mode to RGB."""
+    if image.mode == "RGB":
+        image.load()
+        return image
+    if image.mode.startswith("I;16"):  # Pillow would clip 16 bits to 8, not scale them
+        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
+    return image.convert("RGB")
+
+
+def fit(image: Image.Image, size: tuple[int, int], crop: float = 1.0) -> Image.Image:
+    """Cuts the central part of the right shape out of an image and resizes it.
+
+    Args:
+        image: in RGB.
+        size: height and width of the result.
+        crop: how much of the largest such part to keep, along each side.
+    """
+    height, width = size
+    return ImageOps.fit(image, (width, height), Image.Resampling.BILINEAR, bleed=(1 - crop) / 2)
+
+
+def decode_rows(source: Source, image_size: int | None, corrupt: Corrupt) -> Stored:
+    """Decodes all parts of a source that have labels.
+
+    Args:
+        source: where the images are.
+        image_size: crop and resize to this side; without it all images must have one size.
+        corrupt: raise on an image that cannot be decoded, or skip it.
+    """
+    check_corrupt(corrupt)
+    opened = source.open()
+    tensors: dict[str, tuple[Tensor, Tensor]] = {}
+    skipped: list[str] = []
+    for part, rows in opened.parts.items():
+        decoded = _decode_part(rows, image_size, corrupt, skipped)
+        if decoded is not None:
+            tensors[part] = decoded
+    return Stored(opened.classes, tensors, tuple(skipped))
+
+
+def _decode_part(
+    rows: Rows, image_size: int | None, corrupt: Corrupt, skipped: list[str]
+) -> tuple[Tensor, Tensor] | None:
+    """Returns images and labels, or None for a part without labels."""
+    pixels: Pixels | None = None
+    labels: list[int] = []
+    for encoded in rows:
+        image = read_or_skip(encoded, corrupt, skipped)
+        if image is None:
+            continue
+        if image_size is not None:
+            image = fit(image, (image_size, image_size))
+        if pixels is None:
+            pixels = np.empty((len(rows), image.height, image.width, 3), np.uint8)
+        _check_size(image, pixels.shape[1:3], encoded)
+        pixels[len(labels)] = np.asarray(image)
+        labels.append(encoded.label)
+    if pixels is None:
+        raise ValueError(f"none of the {len(rows)} images could be decoded: {skipped[-1:]}")
+    if set(labels) == {-1}:  # what hub data sets give in place of secret test labels
+        return None
+    images = torch.from_numpy(pixels[: len(labels)]).permute(0, 3, 1, 2).contiguous()
+    return images, torch.tensor(labels, dtype=torch.int64)
+
+
+def _check_size(image: Image.Image, expected: tuple[int, ...], encoded: Encoded) -> None:
+    if (image.height, image.width) != expected:
+        raise ValueError(
+            f"{encoded.name} is {image.height}x{image.width} pixels, the images before it "
+            f"{expected[0]}x{expected[1]}; pass image_size= to crop and resize them all"
+        )

@@ -1,0 +1,178 @@
+"""The parts of a data set as loaders, from memory or from a stream."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from phnn.lab.seeds import permutation_of
+from phnn.lab.tasks.batches import Plan
+from phnn.lab.tasks.images.batches import Batches, ImageBatches
+from phnn.lab.tasks.images.data import ImageSet, load_images
+from phnn.lab.tasks.images.decode import Corrupt
+from phnn.lab.tasks.images.sources import KNOWN, Rows, open_source
+from phnn.lab.tasks.images.stream import StreamBatches
+
+STREAM_TRAIN_SIZE = 160  # the paper trains on ImageNet at this size,
+STREAM_EVAL_SIZE = 224  # and tests at this one,
+STREAM_CROP = 224 / 256  # on the central square, of this side
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a network, and whoever uses it, must know about its images.
+
+    Attributes:
+        classes: the name of each class.
+        image_size: height and width in evaluation.
+        crop: the side of the central part that evaluation sees, of the shorter side.
+        mean: of each channel, of values in [0, 1].
+        std: likewise.
+    """
+
+    classes: tuple[str, ...]
+    image_size: tuple[int, int]
+    crop: float
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+class Parts(Protocol):
+    """A data set whose parts can be cut into batches."""
+
+    @property
+    def description(self) -> Description:
+        """What the images are."""
+        ...
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The parts there are, of "train", "validation" and "test"."""
+        ...
+
+    def batches(self, part: str, plan: Plan) -> ImageBatches:
+        """Returns a loader for one part."""
+        ...
+
+
+@dataclass(frozen=True)
+class MemoryParts:
+    """Parts in memory."""
+
+    description: Description
+    sets: Mapping[str, ImageSet]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The parts there are."""
+        return tuple(self.sets)
+
+    def batches(self, part: str, plan: Plan) -> ImageBatches:
+        """Returns batches that are taken from the tensors."""
+        return Batches(self.sets[part], plan)
+
+
+@dataclass(frozen=True)
+class StreamParts:
+    """Parts that are decoded as they are needed."""
+
+    description: Description
+    rows: Mapping[str, Rows]
+    train_size: int
+    corrupt: Corrupt
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The parts there are."""
+        return tuple(self.rows)
+
+    def batches(self, part: str, plan: Plan) -> ImageBatches:
+        """Returns batches that threads decode: random pieces for training, central squares else."""
+        training = part == "train"
+        return StreamBatches(
+            self.rows[part],
+            plan,
+            image_size=self.train_size if training else self.description.image_size[0],
+            random_crop=training,
+            crop=self.description.crop,
+            corrupt=self.corrupt,
+        )
+
+
+def load_parts(
+    name: str,
+    root: str | Path | None,
+    *,
+    validation: float,
+    image_size: int | None,
+    limit: int | None,
+    corrupt: Corrupt,
+    seed: int,
+) -> MemoryParts:
+    """Loads a data set into memory; the arguments are those of `ImageData`."""
+    splits = load_images(name, root, image_size=image_size, corrupt=corrupt, seed=seed)
+    train, held_out = splits.train, splits.validation
+    if validation and held_out is None:
+        train, held_out = train.split(validation, seed)
+    if limit is not None:
+        train = train.take(permutation_of(len(train), seed)[:limit])
+    mean, std = _normalisation(name) or _measure(train)
+    sets = {"train": train, "test": splits.test}
+    if validation and held_out is not None:
+        sets["validation"] = held_out
+    return MemoryParts(Description(train.classes, train.image_size, 1.0, mean, std), sets)
+
+
+def stream_parts(
+    name: str,
+    root: str | Path | None,
+    *,
+    validation: float,
+    image_size: int | None,
+    limit: int | None,
+    corrupt: Corrupt,
+    seed: int,
+) -> StreamParts:
+    """Opens a data set for streaming; the arguments are those of `ImageData`."""
+    del seed  # the order is the plan's
+    constants = _normalisation(name)
+    if constants is None or limit is not None:
+        raise ValueError(
+            f"{name} cannot be streamed with limit={limit}: streaming takes the whole of a data "
+            f"set whose mean and std are known ({', '.join(KNOWN)}); streaming=False loads it"
+        )
+    opened = open_source(name, root).open(streaming=True)
+    rows = dict(opened.parts)
+    if "test" not in rows and "validation" in rows:
+        rows["test"] = rows.pop("validation")
+    if "train" not in rows or "test" not in rows:
+        raise ValueError(
+            f"{name} must have a train and a test part to be streamed; it has {[*rows]}"
+        )
+    if validation and "validation" not in rows:
+        raise ValueError(
+            f"a stream cannot be split, and {name} has no validation part beside its test part; "
+            "pass validation=0 to train on all training data"
+        )
+    size = image_size or STREAM_EVAL_SIZE
+    description = Description(opened.classes, (size, size), STREAM_CROP, *constants)
+    return StreamParts(description, rows, image_size or STREAM_TRAIN_SIZE, corrupt)
+
+
+def _normalisation(name: str) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+    known = KNOWN.get(name)
+    return (known.mean, known.std) if known else None
+
+
+def _measure(data: ImageSet) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Returns mean and standard deviation of each channel, from the counts of its 256 values."""
+    means, stds = [], []
+    for channel in data.images.unbind(1):
+        counts = channel.flatten().bincount(minlength=256).double()
+        values = channel.new_tensor(range(256)).double() / 255
+        mean = (counts * values).sum() / counts.sum()
+        means.append(mean.item())
+        stds.append(((counts * (values - mean) ** 2).sum() / counts.sum()).sqrt().item())
+    if min(stds) == 0:
+        raise ValueError(f"a channel is the same in all {len(data)} training images; std={stds}")
+    return tuple(means), tuple(stds)

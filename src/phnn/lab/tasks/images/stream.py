@@ -1,0 +1,127 @@
+"""Batches of a data set too large for memory, decoded as they are needed."""
+
+import logging
+import math
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from phnn.lab.seeds import derive_seed
+from phnn.lab.tasks.batches import Plan
+from phnn.lab.tasks.images.batches import Batch, ImageBatches
+from phnn.lab.tasks.images.decode import (
+    Corrupt,
+    CorruptImageError,
+    check_corrupt,
+    fit,
+    read_or_skip,
+)
+from phnn.lab.tasks.images.sources import Encoded, Rows
+
+logger = logging.getLogger(__name__)
+
+LOOKAHEAD = 2  # batches being decoded while one is used
+CROP_AREA = (0.08, 1.0)  # of the image, and
+CROP_RATIO = (3 / 4, 4 / 3)  # width by height: what ImageNet networks are trained with
+
+
+class StreamBatches(ImageBatches):
+    """Batches decoded by threads (Pillow decodes outside Python's lock) from rows read in order.
+
+    Every process reads all rows and decodes its own. A resumed epoch reads over the rows it has
+    had, without decoding them.
+
+    Args:
+        rows: the encoded images.
+        plan: how they are cut into batches.
+        image_size: the side of the images given.
+        random_crop: cut a random piece (training), or else the central square of side `crop`.
+        crop: of the shorter side.
+        corrupt: raise on an image that cannot be decoded, or skip it.
+        threads: that decode.
+
+    Attributes:
+        skipped: the corrupt images that were left out so far, as "name: reason".
+    """
+
+    def __init__(
+        self,
+        rows: Rows,
+        plan: Plan,
+        *,
+        image_size: int,
+        random_crop: bool = False,
+        crop: float = 1.0,
+        corrupt: Corrupt = "raise",
+        threads: int = 8,
+    ) -> None:
+        check_corrupt(corrupt)
+        super().__init__(len(rows), plan)
+        self.rows = rows
+        self.image_size = image_size
+        self.random_crop = random_crop
+        self.crop = crop
+        self.corrupt = corrupt
+        self.threads = threads
+        self.skipped: list[str] = []
+
+    def _read(self, start: int) -> Iterator[Batch]:
+        for batch, (images, labels) in enumerate(self._decode_batches(start), start):
+            yield Batch(images, labels, self._draw(batch, len(images)))
+
+    def _decode_batches(self, start: int) -> Iterator[tuple[Tensor, Tensor]]:
+        pending: deque[list[Future[tuple[Tensor, int] | None]]] = deque()
+        with ThreadPoolExecutor(self.threads) as pool:
+            for shard in self._shards(start):
+                pending.append([pool.submit(self._decode, *item) for item in shard])
+                if len(pending) > LOOKAHEAD:
+                    yield _collect(pending.popleft())
+            while pending:
+                yield _collect(pending.popleft())
+
+    def _shards(self, start: int) -> Iterator[list[tuple[Encoded, int]]]:
+        """Yields this process's rows of each batch, with their places in the epoch."""
+        plan = self.plan
+        rows = self.rows.shuffled(plan.seed, self.epoch) if plan.shuffle else self.rows
+        places = islice(enumerate(rows), start * plan.global_batch, None)
+        while block := list(islice(places, plan.global_batch)):
+            yield [(encoded, place) for place, encoded in block[plan.shard(len(block))]]
+
+    def _decode(self, encoded: Encoded, place: int) -> tuple[Tensor, int] | None:
+        image = read_or_skip(encoded, self.corrupt, self.skipped)
+        if image is None:
+            logger.warning("left out the corrupt image %s", self.skipped[-1])
+            return None
+        if self.random_crop:
+            image = _cut_piece(image, self.image_size, self.plan.seed, self.epoch, place)
+        else:
+            image = fit(image, (self.image_size, self.image_size), self.crop)
+        return torch.from_numpy(np.array(image)).permute(2, 0, 1), encoded.label
+
+
+def _collect(futures: list[Future[tuple[Tensor, int] | None]]) -> tuple[Tensor, Tensor]:
+    decoded = [result for future in futures if (result := future.result()) is not None]
+    if not decoded:
+        raise CorruptImageError(f"none of the {len(futures)} images of a batch could be decoded")
+    images, labels = zip(*decoded, strict=True)
+    return torch.stack(images), torch.tensor(labels, dtype=torch.int64)
+
+
+def _cut_piece(image: Image.Image, image_size: int, *key: int) -> Image.Image:
+    """Cuts a piece of random area, shape and place out of an image and resizes it to a square."""
+    rng = np.random.default_rng(derive_seed(*key))
+    area = image.width * image.height * rng.uniform(*CROP_AREA)
+    low, high = CROP_RATIO
+    ratio = math.exp(rng.uniform(math.log(low), math.log(high)))
+    width = min(image.width, math.sqrt(area * ratio))
+    height = min(image.height, math.sqrt(area / ratio))
+    left = rng.uniform(0, image.width - width)
+    top = rng.uniform(0, image.height - height)
+    box = (left, top, left + width, top + height)
+    return image.resize((image_size, image_size), Image.Resampling.BILINEAR, box=box)

@@ -1,0 +1,205 @@
+"""Spectrograms kept on disk and mapped into memory."""
+
+import hashlib
+import json
+import math
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from filelock import FileLock
+from torch import Tensor
+
+from phnn.io.atomic import write_text
+from phnn.lab.tasks.sound.features import POOLED, Magnitudes, check_magnitudes, count_hop, extract
+from phnn.lab.tasks.sound.recordings import Broken, Format, Recording, Skipped, read_wave
+from phnn.lab.tasks.sound.spectrograms import BINS, Order, find_phases
+
+Dtype = Literal["float32", "float16"]
+
+VERSION = 1  # part of every key; raise it when the features change
+INDEX = "index.json"  # written last: where it is, everything is
+HALF_SCALE = 2.0**22  # brings magnitudes, at most 2⁻⁹ at full scale, into the range of float16
+
+
+@dataclass(frozen=True)
+class Options:
+    """What features depend on, besides the recordings.
+
+    Attributes:
+        microphones: how many are used.
+        phase: whether phases are added.
+        order: of magnitudes and phases.
+        magnitudes: as they are, or their logarithms.
+        dtype: of the values on disk; float16 halves them, at three digits of precision.
+    """
+
+    microphones: int
+    phase: bool
+    order: Order
+    magnitudes: Magnitudes = "linear"
+    dtype: Dtype = "float32"
+
+    def __post_init__(self) -> None:
+        check_magnitudes(self.magnitudes)
+        if self.dtype not in get_args(Dtype):
+            raise ValueError(f"dtype={self.dtype!r} must be one of {', '.join(get_args(Dtype))}")
+
+    def phases(self, channels: int) -> list[bool]:
+        """Tells of each channel of features whether it holds phases.
+
+        Args:
+            channels: of each microphone.
+        """
+        return find_phases(channels, self.microphones, self.phase, self.order)
+
+    def scale(self, channels: int) -> Tensor:
+        """Returns what each channel is multiplied by on disk."""
+        small = self.dtype == "float16" and self.magnitudes == "linear"
+        factor = HALF_SCALE if small else 1.0
+        return torch.tensor([1.0 if phase else factor for phase in self.phases(channels)])
+
+
+@dataclass(frozen=True)
+class Features:
+    """The spectrograms of recordings, on disk.
+
+    Attributes:
+        values: (recordings, channels, bins, frames), mapped into memory: `scale` times the true
+            values.
+        scale: of each channel.
+        sums: float64 (recordings, channels, 2), of the true values and of their squares.
+        rows: which of the recordings could be read.
+    """
+
+    values: npt.NDArray[Any]
+    scale: Tensor
+    sums: Tensor
+    rows: tuple[int, ...]
+
+
+def cached_features(
+    recordings: Sequence[Recording],
+    format: Format,
+    options: Options,
+    cache: Path,
+    skipped: Skipped,
+) -> Features:
+    """Opens the features of recordings; computes those first which are not there.
+
+    A run that was stopped goes on where it was. Of several processes one computes, and the others
+    wait for it.
+
+    Args:
+        recordings: the files.
+        format: what all of them are.
+        options: what to compute of them.
+        cache: the folder that holds, or will, these features and others.
+        skipped: takes the recordings that cannot be read, or raises.
+    """
+    folder = cache / f"sound-{_make_key(recordings, options)}"
+    if not (folder / INDEX).exists():
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            lock = FileLock(folder / "lock").acquire()
+        except OSError as error:
+            raise OSError(
+                f"spectrograms cannot be kept in {cache} ({error}); give another folder with cache="
+            ) from error
+        with lock:
+            if not (folder / INDEX).exists():
+                _compute(recordings, format, options, folder, skipped.mode)
+    index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+    for reason in index["skipped"]:
+        skipped.add(reason)
+    return Features(
+        np.load(folder / "features.npy", mmap_mode="r"),
+        options.scale(format.channels),
+        torch.from_numpy(np.load(folder / "sums.npy")),
+        tuple(index["rows"]),
+    )
+
+
+def _make_key(recordings: Sequence[Recording], options: Options) -> str:
+    digest = hashlib.sha256(f"{VERSION}\0{options}\0".encode())
+    for recording in recordings:
+        for path in recording.waves:
+            stat = path.stat()
+            name = "/".join(path.parts[-3:])  # parts may have files of one name, size and time
+            digest.update(f"{name}\0{stat.st_size}\0{stat.st_mtime_ns}\0".encode())
+    return digest.hexdigest()[:24]
+
+
+def _compute(
+    recordings: Sequence[Recording], format: Format, options: Options, folder: Path, broken: Broken
+) -> None:
+    """Fills a folder; what it holds already, and is marked as done, is kept."""
+    from tqdm import tqdm  # type: ignore[import-untyped]
+
+    scale = options.scale(format.channels)
+    blocks = -(-format.samples // (POOLED * count_hop(format.rate)))
+    shape = (len(recordings), len(scale), BINS, POOLED * blocks)
+    values = _open(folder / "features.npy", shape, options.dtype)
+    sums = _open(folder / "sums.npy", (*shape[:2], 2), "float64")
+    done = _open(folder / "done.npy", shape[:1], "bool")
+    skipped = Skipped(broken)
+    for row, recording in enumerate(tqdm(recordings, desc="spectrograms", unit="recording")):
+        if done[row]:
+            continue
+        with skipped:
+            spectrogram = extract(
+                read_wave(recording.waves, format),
+                format.rate,
+                phase=options.phase,
+                order=options.order,
+                magnitudes=options.magnitudes,
+                microphones=options.microphones,
+            )
+            values[row] = _round(spectrogram, scale, options, recording)
+            both = (spectrogram, spectrogram.square())
+            sums[row] = torch.stack([x.sum((1, 2), dtype=torch.float64) for x in both], 1)
+            values.flush()
+            sums.flush()
+            done[row] = True
+    index = {"rows": np.flatnonzero(done).tolist(), "skipped": skipped.reasons}
+    done.flush()
+    write_text(folder / INDEX, json.dumps(index))
+
+
+def _open(path: Path, shape: tuple[int, ...], dtype: str) -> Any:
+    """Opens a file of numbers for writing; makes it, of zeros, if it is not there or is damaged."""
+    try:
+        array = np.load(path, mmap_mode="r+")
+        if array.shape == shape and array.dtype == dtype:
+            return array
+    except (FileNotFoundError, ValueError, EOFError):
+        pass
+    # done.npy is made last: where it is, the other two are whole
+    path.with_name("done.npy").unlink(missing_ok=True)
+    needed = math.prod(shape) * np.dtype(dtype).itemsize
+    free = shutil.disk_usage(path.parent).free
+    if needed > free:  # to write to a map on a full disk would end the process without a word
+        raise OSError(
+            f"the spectrograms need {needed / 1e9:.1f} GB, and {path.parent} has {free / 1e9:.1f} "
+            "GB left; give another folder with cache=, or use dtype='float16'"
+        )
+    return np.lib.format.open_memmap(path, "w+", dtype, shape)
+
+
+def _round(
+    spectrogram: Tensor, scale: Tensor, options: Options, recording: Recording
+) -> npt.NDArray[Any]:
+    if options.dtype == "float32":
+        return spectrogram.numpy()
+    half = spectrogram.mul(scale[:, None, None]).half()
+    if not torch.isfinite(half).all():
+        raise ValueError(
+            f"{recording.name} is louder than dtype='float16' can hold, eight times full scale; "
+            "use dtype='float32'"
+        )
+    return half.numpy()

@@ -1,0 +1,122 @@
+"""From samples to what a network is given."""
+
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from phnn.lab.tasks.sound.labels import FRAMES_PER_SECOND
+from phnn.lab.tasks.sound.spectrograms import WINDOW, Order, find_phases, spectrogram
+
+Magnitudes = Literal["linear", "log"]
+
+POOLED = 8  # frames of a spectrogram for each frame of labels
+FLOOR = 1e-7  # added to magnitudes before their logarithm; a full-scale sine has 1e-3
+METADATA_KEYS = ("rate", "microphones", "channels", "phase", "order", "magnitudes", "mean", "std")
+
+
+def count_hop(rate: int) -> int:
+    """Returns the samples from frame to frame, of which eight make a tenth of a second.
+
+    Args:
+        rate: samples per second, 32,000 in the paper.
+    """
+    hop, rest = divmod(rate, FRAMES_PER_SECOND * POOLED)
+    if rest or not 0 < hop <= WINDOW:
+        step = FRAMES_PER_SECOND * POOLED
+        raise ValueError(
+            f"a rate of {rate} Hz must be a multiple of {step} up to {step * WINDOW}; make or "
+            "resample the recordings at 32000 Hz, the paper's"
+        )
+    return hop
+
+
+def check_magnitudes(magnitudes: str) -> None:
+    """Raises a ValueError for an unknown kind of magnitudes."""
+    if magnitudes not in get_args(Magnitudes):
+        known = ", ".join(get_args(Magnitudes))
+        raise ValueError(f"magnitudes={magnitudes!r} must be one of {known}")
+
+
+def extract(
+    wave: Tensor,
+    rate: int,
+    *,
+    phase: bool,
+    order: Order,
+    magnitudes: Magnitudes,
+    microphones: int,
+) -> Tensor:
+    """Returns the spectrogram of whole tenths of a second; silence is added to fill the last.
+
+    Args:
+        wave: (..., channels, samples).
+        rate: samples per second.
+        phase: add the phases.
+        order: of magnitudes and phases; see `spectrogram`.
+        magnitudes: "linear", or "log" for their logarithms.
+        microphones: how many the channels are of.
+    """
+    hop = count_hop(rate)
+    missing = -wave.shape[-1] % (hop * POOLED)
+    if missing:
+        wave = nn.functional.pad(wave, (0, missing))
+    features = spectrogram(wave, phase, order=order, microphones=microphones, hop=hop)
+    if magnitudes == "log":
+        phases = find_phases(wave.shape[-2] // microphones, microphones, phase, order)
+        for channel, holds_phases in zip(features.unbind(-3), phases, strict=True):
+            if not holds_phases:
+                channel.add_(FLOOR).log_()
+    return features
+
+
+def restore_magnitudes(features: Tensor, magnitudes: Magnitudes) -> Tensor:
+    """Returns the magnitudes that channels of features, without phases, were made of."""
+    return features.exp().sub_(FLOOR).clamp_(min=0) if magnitudes == "log" else features
+
+
+def standardize(spectrograms: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    """Returns (spectrograms − mean) / std as float32.
+
+    Args:
+        spectrograms: (..., channels, bins, frames).
+        mean: of each channel.
+        std: likewise.
+    """
+    return (spectrograms.float() - mean[:, None, None]).div_(std[:, None, None])
+
+
+def preprocess(wave: Tensor, metadata: Mapping[str, Any]) -> Tensor:
+    """Makes the input of a network from samples, as its metadata says it was trained.
+
+    Args:
+        wave: (channels, samples) or (batch, channels, samples) at the trained rate, of any length:
+            silence is added until it is whole tenths of a second. `read_wave` reads them.
+        metadata: `SoundData.metadata()`, as it travels with a saved model.
+
+    Returns:
+        float32 (batch, channels, bins, frames); the batch is 1 where `wave` has none.
+    """
+    missing = [key for key in METADATA_KEYS if key not in metadata]
+    if missing:
+        raise ValueError(
+            f"the metadata lack {', '.join(missing)}; save the model with "
+            "metadata=SoundData.metadata()"
+        )
+    microphones, channels = metadata["microphones"], metadata["channels"]
+    if wave.ndim not in (2, 3) or wave.shape[-2] != microphones * channels:
+        raise ValueError(
+            f"wave must be ({microphones * channels}, samples), with or without a batch, for "
+            f"{microphones} microphones of {channels} channels; it is {tuple(wave.shape)}"
+        )
+    features = extract(
+        wave if wave.ndim == 3 else wave[None],
+        metadata["rate"],
+        phase=metadata["phase"],
+        order=metadata["order"],
+        magnitudes=metadata["magnitudes"],
+        microphones=microphones,
+    )
+    mean, std = (torch.tensor(metadata[key], device=wave.device) for key in ("mean", "std"))
+    return standardize(features, mean, std)

@@ -1,0 +1,33 @@
+"""The learner of image classification."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+from torchmetrics.classification import MulticlassAccuracy
+
+from phnn.lab.recipe import Recipe
+from phnn.lab.training.learner import Learner
+from phnn.models import Network
+
+
+class Classifier(Learner):
+    """Tells classes apart by cross-entropy.
+
+    Args:
+        model: A network that gives a score for each class.
+        recipe: How to train it.
+        metadata: With the names of the classes.
+    """
+
+    score = "accuracy"
+
+    def __init__(self, model: Network, recipe: Recipe, metadata: Mapping[str, Any]) -> None:
+        accuracy = MulticlassAccuracy(len(metadata["classes"]), average="micro")
+        super().__init__(model, recipe, metadata, {"accuracy": accuracy})
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Returns the mean cross-entropy."""
+        return nn.functional.cross_entropy(outputs, targets)

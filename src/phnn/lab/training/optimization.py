@@ -1,0 +1,77 @@
+"""Optimizers and learning-rate schedules by name."""
+
+import math
+
+from torch import nn
+from torch.optim import SGD, Adam, AdamW, Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+
+from phnn.lab.recipe import OptimizerOptions, ScheduleOptions
+from phnn.nn import param_groups
+
+START = 1 / 25  # of the highest rate: where onecycle begins, as in torch's OneCycleLR
+
+
+def make_optimizer(model: nn.Module, options: OptimizerOptions) -> Optimizer:
+    """Returns the optimizer of a model's parameters.
+
+    Args:
+        model: Whose parameters to train; its learned algebras are a group of their own.
+        options: Which optimizer, and how.
+    """
+    groups = param_groups(
+        model,
+        weight_decay=options.weight_decay,
+        algebra_lr=options.algebra_lr,
+        algebra_decay=options.algebra_decay,
+        vector_decay=options.vector_decay,
+    )
+    if options.name == "sgd":
+        return SGD(groups, options.lr, momentum=options.momentum, nesterov=options.nesterov)
+    kind = Adam if options.name == "adam" else AdamW
+    return kind(groups, options.lr)
+
+
+def make_schedule(
+    optimizer: Optimizer, options: ScheduleOptions, steps: int, epochs: int
+) -> LambdaLR:
+    """Returns a schedule to be stepped after every optimizer step.
+
+    Args:
+        optimizer: Whose rates to change.
+        options: Which schedule, and how.
+        steps: Of an epoch.
+        epochs: Of the run.
+    """
+    return LambdaLR(optimizer, lambda step: rate(options, step, steps, epochs))
+
+
+def rate(options: ScheduleOptions, step: int, steps: int, epochs: int) -> float:
+    """Returns the learning rate at a step, as a part of the highest.
+
+    Args:
+        options: Which schedule, and how.
+        step: From 0 on, over all epochs.
+        steps: Of an epoch.
+        epochs: Of the run.
+
+    Example:
+        >>> [round(rate(ScheduleOptions("cosine"), step, 1, 4), 3) for step in range(4)]
+        [1.0, 0.854, 0.5, 0.146]
+    """
+    epoch = step // steps
+    if options.name == "cosine":
+        return _cosine(epoch / epochs)
+    if options.name == "step":
+        return float(options.factor ** (epoch // options.every))
+    if options.name == "onecycle":
+        peak = options.warmup * steps * epochs
+        if step < peak:
+            return START + (1 - START) * _cosine(1 - step / peak)
+        return _cosine((step - peak) / (steps * epochs - peak))
+    return 1.0
+
+
+def _cosine(progress: float) -> float:
+    """Falls from 1 to 0 while progress goes from 0 to 1."""
+    return (1 + math.cos(math.pi * min(progress, 1.0))) / 2

@@ -1,0 +1,1 @@
+"""Where a module runs and is timed."""

@@ -14,11 +14,11 @@ import pytest
 from PIL import Image
 
 from phnn import cli
+from phnn.lab import comparison as comparing
 from phnn.lab import reports
 from phnn.lab.comparison import Outcome, Run, load_comparison, plan, run_all
 from phnn.lab.recipe import build_recipe, list_comparisons
 from phnn.lab.reports.bubbles import spread_out
-from phnn.lab.tasks import compare as comparing
 from phnn.lab.training import check_recipe
 from phnn.lab.training.energy import estimate_co2
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from phnn.algebra import Algebra
-from phnn.functional import Factored
+from phnn.functional import Factors
 
 __all__ = [
     "algebra_",
@@ -46,11 +46,11 @@ class PHLayer(Protocol):
     transposed: bool
 
     @property
-    def factors(self) -> Factored:
+    def factors(self) -> Factors:
         """The parameters that a layer with a rank has in the place of A."""
         ...
 
-    def decompose_algebra(self) -> Factored:
+    def decompose_algebra(self) -> Factors:
         """The known algebra in as many products as the layer's rank allows."""
         ...
 
@@ -80,7 +80,7 @@ def algebra_(A: Tensor, distribution: str = "normal") -> Tensor:
         return A.mul_(n / A.norm())
 
 
-def factors_(factors: Factored) -> Factored:
+def factors_(factors: Factors) -> Factors:
     r"""Draws a learned algebra of limited rank with :math:`\lVert A \rVert_F^2 = n^2` exactly.
 
     U, V and W are random tight frames, orthogonal along their shorter axis and of nearly equal
@@ -91,14 +91,15 @@ def factors_(factors: Factored) -> Factored:
         factors: The tensors to fill: V and W (n, R), U (terms, R) or None.
 
     Example:
-        >>> A = factors_(Factored(torch.empty(4, 7), torch.empty(4, 7), torch.empty(4, 7))).tensor()
+        >>> A = factors_(Factors(torch.empty(4, 7), torch.empty(4, 7), torch.empty(4, 7))).tensor()
         >>> round(A.square().sum().item(), 4)
         16.0
     """
-    V, W, U = factors
+    U, V, W = factors
     if V.is_meta:
         return factors
-    drawn = Factored(_frame(V), _frame(W), None if U is None else _frame(U))
+    mixes = _frame(V), _frame(W)  # in this order: a seed keeps its values
+    drawn = Factors(None if U is None else _frame(U), *mixes)
     size = (V.shape[0] / drawn.tensor().norm()) ** (1 / (2 if U is None else 3))
     _write_factors(factors, drawn, size)
     return factors
@@ -224,7 +225,7 @@ def _identity_coefficients(layer: PHLayer) -> list[float]:
 
 
 def _identity_of_factors(layer: PHLayer) -> list[float]:
-    V, W, U = layer.factors
+    U, V, W = layer.factors
     n, rank = V.shape
     if rank < n:
         raise ValueError(f"rank={rank} products give no identity of n={n}; it needs rank={n}")
@@ -252,7 +253,7 @@ def _start_algebra(layer: PHLayer) -> None:
         _write_factors(layer.factors, layer.decompose_algebra())
 
 
-def _write_factors(factors: Factored, values: Factored, size: Tensor | float = 1.0) -> None:
+def _write_factors(factors: Factors, values: Factors, size: Tensor | float = 1.0) -> None:
     with torch.no_grad():
         for factor, value in zip(factors, values, strict=True):
             if factor is not None and value is not None:

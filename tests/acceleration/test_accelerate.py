@@ -22,9 +22,9 @@ from phnn import PHConv1d, PHConv2d, PHConv3d, PHConvTranspose1d, PHConvTranspos
 from phnn.acceleration import places, trials
 from phnn.acceleration.plans import FOLDED_TILES, WITHOUT_PRODUCTS, Way
 from phnn.decompose import Declined, bilinear
-from phnn.decompose.factors import Factors
 from phnn.forms import layouts
 from phnn.forms.winograd import toom_cook
+from phnn.functional import Factors
 from phnn.runtimes.timing import interleave
 
 needs_onnx = pytest.mark.skipif(
@@ -72,7 +72,7 @@ def make_factors(layer):
     """Random factors, after which a learned algebra is changed: no search is needed."""
     if not layer.learns_algebra:
         found = bilinear(layer.A)
-        return Factors(found.U, found.V, found.W)
+        return found.factors
     R = layer.terms + 1
     sizes = (layer.terms, layer.n, layer.n)
     found = Factors(*(torch.randn(size, R, dtype=layer.A.dtype) for size in sizes))

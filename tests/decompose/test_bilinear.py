@@ -14,7 +14,7 @@ from torch import Tensor
 
 from phnn import algebra
 from phnn.algebra import Algebra
-from phnn.decompose.bilinear import Bilinear, Declined, bilinear, bilinear_many
+from phnn.decompose.bilinear import Declined, Decomposition, bilinear, bilinear_many
 from phnn.decompose.bounds import lower_bound
 from phnn.decompose.exact import find
 
@@ -50,22 +50,23 @@ def random_algebras(count: int, *shape: int, seed: int = 0) -> Tensor:
     return A * shape[-1] / A.flatten(1).norm(dim=1).view(-1, 1, 1, 1)
 
 
-def multiply_out(found: Bilinear) -> Tensor:
+def multiply_out(found: Decomposition) -> Tensor:
     """The slow twin: the sum over products, one at a time."""
-    A = torch.zeros(len(found.U), len(found.W), len(found.V), dtype=torch.float64)
+    U, V, W = found.factors
+    A = torch.zeros(len(U), len(W), len(V), dtype=torch.float64)
     for r in range(found.rank):
-        A += torch.einsum("i,a,b->iab", found.U[:, r], found.W[:, r], found.V[:, r])
+        A += torch.einsum("i,a,b->iab", U[:, r], W[:, r], V[:, r])
     return A
 
 
-def check(found: Bilinear | Declined, A: Tensor, bound: float = 30) -> Bilinear:
-    assert isinstance(found, Bilinear)
+def check(found: Decomposition | Declined, A: Tensor, bound: float = 30) -> Decomposition:
+    assert isinstance(found, Decomposition)
     terms, n = A.shape[:2]
-    assert found.U.shape == (terms, found.rank)
-    assert found.V.shape == found.W.shape == (n, found.rank)
+    assert found.factors.U.shape == (terms, found.rank)
+    assert found.factors.V.shape == found.factors.W.shape == (n, found.rank)
     assert found.error <= 1e-12
     assert (multiply_out(found) - A).norm() <= 1e-12 * A.norm()
-    norms = [factor.norm(dim=0) for factor in (found.U, found.V, found.W)]
+    norms = [factor.norm(dim=0) for factor in found.factors]
     growth = float((norms[0] * norms[1] * norms[2]).sum() / A.norm())
     assert found.growth == pytest.approx(growth)
     assert 1 - 1e-9 <= growth <= bound
@@ -198,7 +199,7 @@ class TestRank:
 
     def test_columns_found_by_the_solver_are_balanced(self) -> None:
         found = bilinear(random_algebras(1, 4, 4, 4)[0])
-        norms = torch.stack([factor.norm(dim=0) for factor in (found.U, found.V, found.W)])
+        norms = torch.stack([factor.norm(dim=0) for factor in found.factors])
         torch.testing.assert_close(norms, norms[:1].expand_as(norms))
 
     @pytest.mark.slow
@@ -261,10 +262,10 @@ class TestMany:
         first, twin = bilinear_many([A, A.clone()])
         torch.manual_seed(2)
         again = bilinear(A)
-        assert isinstance(first, Bilinear)
+        assert isinstance(first, Decomposition)
         assert first is twin
-        for name in ("U", "V", "W"):
-            torch.testing.assert_close(getattr(first, name), getattr(again, name), rtol=0, atol=0)
+        for ours, theirs in zip(first.factors, again.factors, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
 
     def test_leaves_the_random_state_and_the_threads_alone(self) -> None:
         state, threads = torch.get_rng_state(), torch.get_num_threads()
@@ -279,7 +280,7 @@ class TestMany:
         check(found, A)
 
     def test_what_is_done_to_a_result_stays_there(self) -> None:
-        bilinear(algebra.complex).U.zero_()
+        bilinear(algebra.complex).factors.U.zero_()
         check(bilinear(algebra.complex), algebra.complex.structure)
 
     def test_progress_reaches_the_end(self) -> None:

@@ -252,7 +252,7 @@ def test_assembly_stays_in_float32_under_autocast():
 
 def factored(n, rank, terms):
     V, W = torch.randn(n, rank).double(), torch.randn(n, rank).double()
-    return functional.Factored(V, W, None if rank == terms else torch.randn(terms, rank).double())
+    return functional.Factors(None if rank == terms else torch.randn(terms, rank).double(), V, W)
 
 
 @pytest.mark.parametrize("transposed", [False, True])
@@ -293,7 +293,7 @@ def test_narrow_products_are_assembled(assemblies, rank, channels, is_assembled)
 def test_factored_algebras_compute_what_their_tensor_does(terms):
     V, W = torch.randn(2, 4, 7).double()
     U = torch.randn(terms, 7).double() if terms < 7 else None
-    algebra = functional.Factored(V, W, U)
+    algebra = functional.Factors(U, V, W)
     F, x = torch.randn(2 * terms * 3, 2, 3, 3).double(), torch.randn(2, 16, 5, 5).double()
     expected = functional.conv2d(x, algebra.tensor(), F, padding=1, groups=2)
     assert_close(functional.conv2d(x, algebra, F, padding=1, groups=2), expected)

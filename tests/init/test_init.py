@@ -6,7 +6,7 @@ from torch import nn
 
 import phnn
 from phnn import algebra, init
-from phnn.functional import Factored
+from phnn.functional import Factors
 from phnn.testing import assert_close, assert_variance_of_torch
 
 CHOICES = [
@@ -61,7 +61,7 @@ def test_a_learned_algebra_has_squared_norm_n_squared(distribution, terms, n):
 def test_learned_factors_are_tight_frames_of_the_same_norm(terms, n, rank):
     V, W = (torch.empty(n, rank, dtype=torch.float64) for _ in range(2))
     U = torch.empty(terms, rank, dtype=torch.float64) if rank > terms else None
-    A = init.factors_(Factored(V, W, U)).tensor()
+    A = init.factors_(Factors(U, V, W)).tensor()
     assert math.isclose(A.square().sum().item(), n * n, rel_tol=1e-12)
     for factor in (V, W) if U is None else (U, V, W):
         short = factor if factor.shape[0] <= factor.shape[1] else factor.T

@@ -15,8 +15,8 @@ from phnn.acceleration.plans import Way
 from phnn.conversion.folding import find_norms, fold_layers, serves_attention
 from phnn.conversion.sites import PH_LAYERS, Slot
 from phnn.decompose import Declined, bilinear_many
-from phnn.decompose.factors import Factors
 from phnn.forms import layouts
+from phnn.functional import Factors, each
 from phnn.nn import PHLayer
 
 
@@ -123,9 +123,7 @@ def _own_factors(layer: PHLayer) -> Factors | None:
     """U, V and W of a layer whose state they are."""
     if layer.rank is None:
         return None
-    factors = layer.factors
-    U = torch.eye(layer.terms) if factors.U is None else factors.U
-    return Factors(U.detach(), factors.V.detach(), factors.W.detach())
+    return each(torch.Tensor.detach, layer.factors)
 
 
 def find_factors(places: list[Place], ranks: Mapping[str, int | None], seconds: float) -> None:
@@ -152,7 +150,7 @@ def find_factors(places: list[Place], ranks: Mapping[str, int | None], seconds: 
             if isinstance(found, Declined):
                 place.declined = found.reason
             else:
-                place.factors = Factors(found.U, found.V, found.W)
+                place.factors = found.factors
     for place in places:
         if place.factors is not None and place.factors.rank >= place.layer.n**2:
             place.declined = (

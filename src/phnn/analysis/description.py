@@ -15,7 +15,7 @@ from phnn.analysis.known import known
 from phnn.analysis.planar import Plane, classify
 from phnn.analysis.spans import MATCH, NEGLIGIBLE, Neighbour, basis, neighbours
 from phnn.analysis.terms import effective_terms, usage
-from phnn.decompose import Bilinear, Declined
+from phnn.decompose import Declined, Decomposition
 from phnn.nn import PHLayer
 
 __all__ = ["Description", "LayerDescription", "describe"]
@@ -49,7 +49,7 @@ class LayerDescription:
     dimension: int
     neighbours: tuple[Neighbour, ...]
     plane: Plane | None
-    rank: Bilinear | Declined | None
+    rank: Decomposition | Declined | None
 
     @property
     def n(self) -> int:
@@ -201,7 +201,7 @@ def _measure(name: str, layer: PHLayer) -> _Measured:
 
 def _ranks(
     algebras: Sequence[Tensor], wanted: bool, seconds: float
-) -> list[Bilinear | Declined | None]:
+) -> list[Decomposition | Declined | None]:
     """The multiplications of all algebras, searched together; None where none were asked for."""
     if not wanted:
         return [None] * len(algebras)
@@ -214,7 +214,7 @@ def _describe(
     name: str,
     type: str,
     measured: _Measured,
-    rank: Bilinear | Declined | None,
+    rank: Decomposition | Declined | None,
     algebras: Sequence[Algebra] | None,
 ) -> LayerDescription:
     A, shares, spectrum = measured
@@ -247,8 +247,8 @@ def _remark(found: Neighbour) -> str:
     return ""
 
 
-def _show_rank(rank: Bilinear | Declined | None) -> str:
-    if isinstance(rank, Bilinear):
+def _show_rank(rank: Decomposition | Declined | None) -> str:
+    if isinstance(rank, Decomposition):
         return str(rank.rank) if rank.searched else f"≤ {rank.rank}"
     return "" if rank is None else "?"
 

@@ -1,11 +1,11 @@
 """Inverting the assembly: dense weights into (A, F), algebras into (U, V, W)."""
 
-from phnn.decompose.bilinear import Bilinear, Declined, bilinear, bilinear_many
+from phnn.decompose.bilinear import Declined, Decomposition, bilinear, bilinear_many
 from phnn.decompose.nearest import Nearest, divisors, errors, nearest, nearest_shared, spectrum
 
 __all__ = [
-    "Bilinear",
     "Declined",
+    "Decomposition",
     "Nearest",
     "bilinear",
     "bilinear_many",

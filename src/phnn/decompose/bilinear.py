@@ -19,28 +19,26 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 import torch
 from torch import Tensor
 
 from phnn.algebra import Algebra
 from phnn.decompose import solver
-from phnn.decompose.factors import Factors
 from phnn.decompose.search import Request, Search
 from phnn.decompose.threads import one_thread
+from phnn.functional import Factors, each
 
-__all__ = ["Bilinear", "Declined", "bilinear", "bilinear_many"]
+__all__ = ["Declined", "Decomposition", "bilinear", "bilinear_many"]
 
 
 @dataclass(frozen=True, eq=False)
-class Bilinear:
-    r"""An algebra as R products, :math:`A[i, a, b] = \sum_r U[i, r] \, W[a, r] \, V[b, r]`.
+class Decomposition:
+    r"""An algebra as R products, and how well they stand for it.
 
     Attributes:
-        U: Mixes the filters, (terms, R), float64 on the CPU like the others.
-        V: Mixes the inputs, (n, R).
-        W: Mixes the outputs, (n, R).
-        rank: The number of products R.
+        factors: U, V and W, float64 on the CPU.
         error: Relative Frobenius error: zero for most named algebras, of the order of 1e-16 for
             learned ones, and never above the tolerance.
         growth: Size of the terms, :math:`\sum_r \lVert u_r\rVert \lVert v_r\rVert \lVert w_r\rVert
@@ -49,13 +47,15 @@ class Bilinear:
             a rank was given, or when the time ended before all were tried.
     """
 
-    U: Tensor = field(repr=False)
-    V: Tensor = field(repr=False)
-    W: Tensor = field(repr=False)
-    rank: int
+    factors: Factors = field(repr=False)
     error: float
     growth: float
     searched: bool
+
+    @property
+    def rank(self) -> int:
+        """The number of products R."""
+        return self.factors.rank
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def bilinear(
     tol: float = 1e-10,
     bound: float = 30.0,
     seconds: float = 60.0,
-) -> Bilinear:
+) -> Decomposition:
     r"""The product of an algebra in as few multiplications as can be found.
 
     The algebras whose rank is known have exact algorithms with small rational entries:
@@ -102,8 +102,7 @@ def bilinear(
         >>> found = bilinear(algebra.quaternion)
         >>> found.rank, found.error, round(found.growth, 6)
         (8, 0.0, 4.0)
-        >>> A = torch.einsum("ir,ar,br->iab", found.U, found.W, found.V)
-        >>> torch.equal(A, algebra.quaternion.structure)
+        >>> torch.equal(found.factors.tensor(), algebra.quaternion.structure)
         True
     """
     found = bilinear_many([A], rank, tol=tol, bound=bound, seconds=seconds)[0]
@@ -121,7 +120,7 @@ def bilinear_many(
     bound: float = 30.0,
     seconds: float = 60.0,
     progress: Callable[[int, int], None] | None = None,
-) -> list[Bilinear | Declined]:
+) -> list[Decomposition | Declined]:
     """The same for many algebras, all the layers of a network, together; equal ones count once.
 
     Args:
@@ -198,21 +197,18 @@ def _probe(group: list[Search], rank: int, request: Request, deadline: float) ->
     is_late = time.thread_time() > deadline
     for index, search in enumerate(group):
         if fit.accepted[index]:
-            search.succeed(Factors(*(factor[index] for factor in fit.factors)))
+            search.succeed(each(itemgetter(index), fit.factors))
         elif not is_late:
             search.fail(rank, float(fit.error[index]), float(fit.growth[index]))
 
 
-def _result(search: Search) -> Bilinear | Declined:
+def _result(search: Search) -> Decomposition | Declined:
     found = search.found()
     if found is None:
         return Declined(search.reason())
     size = search.A.norm()
-    return Bilinear(
-        U=found.U.clone(),  # the exact ones belong to a table
-        V=found.V.clone(),
-        W=found.W.clone(),
-        rank=found.rank,
+    return Decomposition(
+        factors=each(torch.clone, found),  # the exact ones belong to a table
         error=float((found.tensor() - search.A).norm() / size),
         growth=float(found.growth() / size),
         searched=search.is_complete and search.request.rank is None,

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from phnn.decompose.factors import Factors
+from phnn.functional import Factors
 
 __all__ = ["by_fibers", "compress", "lower_bound"]
 

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from phnn import algebra
 from phnn.algebra import Algebra
-from phnn.decompose.factors import Factors
+from phnn.functional import Factors, each
 
 __all__ = ["Exact", "find"]
 
@@ -156,17 +156,17 @@ def _howell_lafon() -> Factors:
 
 def _add(parts: Sequence[Factors]) -> Factors:
     """The direct sum: the products of one part, then those of the next."""
-    return Factors(*(torch.block_diag(*factors) for factors in zip(*parts, strict=True)))
+    return each(torch.block_diag, *parts)
 
 
 def _multiply(a: Factors, b: Factors) -> Factors:
     """The tensor product: every product of a is one of numbers of the algebra b."""
-    return Factors(*(torch.kron(x, y) for x, y in zip(a, b, strict=True)))
+    return each(torch.kron, a, b)
 
 
 def _change_basis(factors: Factors, into: Tensor, back: Tensor) -> Factors:
     """The algorithm for another basis: map both operands by `into`, the product by `back`."""
-    return Factors(into.mT @ factors.U, into.mT @ factors.V, back @ factors.W)
+    return Factors(into.mT @ factors.mixing, into.mT @ factors.V, back @ factors.W)
 
 
 def _cyclic(n: int) -> Factors:

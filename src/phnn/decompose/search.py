@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from phnn.decompose import exact, solver
 from phnn.decompose.bounds import by_fibers, compress, lower_bound
-from phnn.decompose.factors import Factors
+from phnn.functional import Factors, each
 
 __all__ = ["Request", "Search"]
 
@@ -87,8 +88,7 @@ class Search:
 
     def _expand(self, factors: Factors) -> Factors:
         """From the core to the tensor itself."""
-        pairs = zip(self._bases, factors, strict=True)
-        return Factors(*(basis @ factor for basis, factor in pairs))
+        return each(torch.matmul, self._bases, factors)
 
     @property
     def is_complete(self) -> bool:

@@ -20,11 +20,13 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
+from functools import partial
+from operator import itemgetter
 
 import torch
 from torch import Tensor
 
-from phnn.decompose.factors import Factors
+from phnn.functional import Factors, each
 
 __all__ = ["Fit", "estimate", "solve"]
 
@@ -95,7 +97,7 @@ def solve(targets: Tensor, rank: int, *, tol: float, bound: float, deadline: flo
             found = _best_start(targets[again], begin, tol, bound, deadline)
             best = _improve(best, again, found)
     assert best is not None  # _STARTS is not empty
-    factors = Factors(*(factor * size.pow(1 / 3) for factor in best.factors.balanced()))
+    factors = each(lambda factor: factor * size.pow(1 / 3), best.factors.balanced())
     return Fit(factors, best.error, best.growth, best.accepted)
 
 
@@ -113,22 +115,22 @@ def _random(shape: torch.Size, rank: int, starts: int, generator: torch.Generato
 
 def _best_start(targets: Tensor, begin: Factors, tol: float, bound: float, deadline: float) -> Fit:
     """Runs every start on every target; the accepted one with the smallest terms is the best."""
-    count, starts = len(targets), len(begin.U)
+    count, starts = len(targets), len(begin.V)
     pairs = torch.cartesian_prod(torch.arange(count), torch.arange(starts))
     chunk = max(1, _CHUNK // targets[0].numel() ** 2)
     ends, errors = [], []
     for target, start in (part.unbind(1) for part in pairs.split(chunk)):
-        x = Factors(*(factor[start] for factor in begin))
+        x = each(itemgetter(start), begin)
         end, error = _descend(targets[target], x, deadline)
         ends.append(end)
         errors.append(error)
-    x = Factors(*(torch.cat(parts) for parts in zip(*ends, strict=True)))
+    x = each(lambda *parts: torch.cat(parts), *ends)
     error, growth = torch.cat(errors).view(count, starts), x.growth().view(count, starts)
     accepted = (error <= tol) & (growth <= bound)
     # accepted ones are sorted by growth, which stays below 1 here; the others by error, after them
     choice = torch.where(accepted, growth / (1 + growth), 1 + error).argmin(1)
     place = torch.arange(count)
-    chosen = Factors(*(factor[place * starts + choice] for factor in x))
+    chosen = each(lambda factor: factor[place * starts + choice], x)
     return Fit(chosen, error[place, choice], growth[place, choice], accepted[place, choice])
 
 
@@ -137,20 +139,18 @@ def _improve(best: Fit, again: Tensor, found: Fit) -> Fit:
     better = found.accepted | (found.error < best.error[again])
     where = again.nonzero().flatten()[better]
 
-    def put(old: Tensor, new: Tensor) -> Tensor:
-        return old.index_copy(0, where, new[better])
-
+    put = partial(_put, where)
     return Fit(
-        Factors(*(put(old, new) for old, new in zip(best.factors, found.factors, strict=True))),
-        put(best.error, found.error),
-        put(best.growth, found.growth),
-        put(best.accepted, found.accepted),
+        each(put, best.factors, each(itemgetter(better), found.factors)),
+        put(best.error, found.error[better]),
+        put(best.growth, found.growth[better]),
+        put(best.accepted, found.accepted[better]),
     )
 
 
 def _descend(target: Tensor, x: Factors, deadline: float) -> tuple[Factors, Tensor]:
     """Takes each start as far as it goes; returns where it ended, with the error there."""
-    ends, end_error = Factors(*(factor.clone() for factor in x)), _error(target, x)
+    ends, end_error = each(torch.clone, x), _error(target, x)
     place = torch.arange(len(target))
     damping = target.new_full((len(target),), _DAMPING)
     earlier = torch.full_like(damping, torch.inf)
@@ -163,13 +163,16 @@ def _descend(target: Tensor, x: Factors, deadline: float) -> tuple[Factors, Tens
         if weight or (step % _CHECK and step < _STEPS):
             continue
         error = _error(target, x)
-        for end, factor in zip(ends, x, strict=True):
-            end[place] = factor
+        ends = each(partial(_put, place), ends, x)
         end_error[place] = error
         going = (error > _CONVERGED) & (error < _STALLED * earlier)
         target, damping, place, earlier = (t[going] for t in (target, damping, place, error))
-        x = Factors(*(factor[going] for factor in x))
+        x = each(itemgetter(going), x)
     return ends, end_error
+
+
+def _put(place: Tensor, old: Tensor, new: Tensor) -> Tensor:
+    return old.index_copy(0, place, new)
 
 
 def _error(target: Tensor, x: Factors) -> Tensor:
@@ -178,7 +181,7 @@ def _error(target: Tensor, x: Factors) -> Tensor:
 
 
 def _cost(residual: Tensor, x: Factors, weight: float) -> Tensor:
-    penalty = sum(factor.square().sum((1, 2)) for factor in x)
+    penalty = sum(factor.square().sum((1, 2)) for factor in (x.mixing, x.V, x.W))
     return residual.square().sum((1, 2, 3)) + weight * penalty
 
 
@@ -202,25 +205,25 @@ def _step(target: Tensor, x: Factors, damping: Tensor, weight: float) -> tuple[F
     root, failed = torch.linalg.cholesky_ex(matrix)
     right = residual - pull.unsqueeze(-1) * 3 * model
     z = torch.cholesky_solve(right.flatten(1).unsqueeze(-1), root).view_as(residual)
-    pairs = zip(x, _transposed(x, z), strict=True)
-    new = Factors(*(factor - pull * factor - back for factor, back in pairs))
+    new = each(lambda factor, back: factor - pull * factor - back, x, _transposed(x, z))
     # a failed factorisation gives NaN or nonsense; either way the step is refused below
     descends = _cost(new.tensor() - target, new, weight) < _cost(residual, x, weight)
     taken = descends & (failed == 0)
     chosen = taken.view(-1, 1, 1)
-    x = Factors(*(torch.where(chosen, b, a) for a, b in zip(x, new, strict=True)))
+    x = each(lambda old, new: torch.where(chosen, new, old), x, new)
     damping = torch.where(taken, damping * _RELAX, damping * _TIGHTEN)
     return x, damping.clamp(_LEAST_DAMPING, _MOST_DAMPING)
 
 
 def _equations(x: Factors) -> Tensor:
     r"""The matrix :math:`J J^\top`, rows and columns indexed by (i, a, b)."""
-    (count, i, _), b, a = x.U.shape, x.V.shape[1], x.W.shape[1]
-    matrix = x.U.new_zeros(count, i, a, b, i, a, b)
+    U, V, W = x.mixing, x.V, x.W
+    (count, i, _), b, a = U.shape, V.shape[1], W.shape[1]
+    matrix = U.new_zeros(count, i, a, b, i, a, b)
     # the derivative by U meets only its own i, and so on: hence the diagonals
-    matrix.diagonal(dim1=1, dim2=4).add_(_pairs(x.W, x.V))
-    matrix.diagonal(dim1=2, dim2=5).add_(_pairs(x.U, x.V))
-    matrix.diagonal(dim1=3, dim2=6).add_(_pairs(x.U, x.W))
+    matrix.diagonal(dim1=1, dim2=4).add_(_pairs(W, V))
+    matrix.diagonal(dim1=2, dim2=5).add_(_pairs(U, V))
+    matrix.diagonal(dim1=3, dim2=6).add_(_pairs(U, W))
     return matrix.view(count, i * a * b, i * a * b)
 
 
@@ -237,6 +240,6 @@ def _transposed(x: Factors, z: Tensor) -> Factors:
     by_column = torch.einsum("piab,pbr->piar", z, x.V)
     return Factors(
         U=torch.einsum("piar,par->pir", by_column, x.W),
-        V=torch.einsum("piab,pir,par->pbr", z, x.U, x.W),
-        W=torch.einsum("piar,pir->par", by_column, x.U),
+        V=torch.einsum("piab,pir,par->pbr", z, x.mixing, x.W),
+        W=torch.einsum("piar,pir->par", by_column, x.mixing),
     )

@@ -23,8 +23,8 @@ from torch import Tensor, fx, nn
 
 from phnn.acceleration.calls import LAST
 from phnn.acceleration.plans import FOLDED_TILES
-from phnn.decompose.factors import Factors
 from phnn.forms.winograd import TAPS, Tiles, mix, parameter
+from phnn.functional import Factors
 from phnn.nn import PHConv2d, PHLayer, PHLinear
 
 VECTOR = 8  # channels that torch's kernels take at a time, in float32 on most processors
@@ -392,7 +392,7 @@ def _filters(layer: PHLayer, factors: Factors) -> Tensor:
     """The filters mixed by U, (groups · R · rows, columns, *kernel_size)."""
     precise = torch.promote_types(layer.F.dtype, torch.float32)
     blocks = layer.F.detach().to(precise).unflatten(0, (layer.groups, layer.terms, -1))
-    U = factors.U.to(layer.F.device, precise)
+    U = factors.mixing.to(layer.F.device, precise)
     mixed: Tensor = torch.einsum("ir,gi...->gr...", U, blocks).flatten(0, 2)
     return mixed
 

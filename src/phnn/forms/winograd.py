@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from phnn.decompose.factors import Factors
+from phnn.functional import Factors
 
 TAPS = 3
 # by the outputs of a tile; chosen for precision, with powers that float32 holds exactly: with four

@@ -7,7 +7,7 @@ Every function computes the same equation, with input components :math:`x_b`, ou
 
 The names and the order of the arguments are those of `torch.nn.functional`, with the pair `A, F` in
 the place of the weight. A tensor A is assembled with F into the weight or, where the weight would
-be larger than all :math:`F_i * x_b`, applied to these. An A that is `Factored` into R products is
+be larger than all :math:`F_i * x_b`, applied to these. An A given as `Factors` of R products is
 computed with R multiplications in the place of n², unless its products would be too narrow:
 
 .. math:: y_a = \sum_r W[a, r] \cdot \Bigl( \bigl(\textstyle\sum_i U[i, r] \, F_i\bigr) *
@@ -23,7 +23,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from phnn.functional._assembly import Factored, kronecker_sum, mix_filters, outside_autocast
+from phnn.functional._assembly import kronecker_sum, mix_filters
+from phnn.functional._factors import Factors, each, outside_autocast
 from phnn.functional._filtering import (
     apply_algebra,
     count_places,
@@ -34,13 +35,14 @@ from phnn.functional._filtering import (
 from phnn.functional._products import mix_and_multiply, pays
 
 __all__ = [
-    "Factored",
+    "Factors",
     "conv1d",
     "conv2d",
     "conv3d",
     "conv_transpose1d",
     "conv_transpose2d",
     "conv_transpose3d",
+    "each",
     "kronecker_sum",
     "linear",
 ]
@@ -51,7 +53,7 @@ Size = int | Sequence[int]
 def _convolve(
     function: Callable[..., Tensor],
     input: Tensor,
-    A: Tensor | Factored,
+    A: Tensor | Factors,
     F: Tensor,
     bias: Tensor | None,
     groups: int,
@@ -59,7 +61,7 @@ def _convolve(
     transposed: bool = False,
 ) -> Tensor:
     """One of torch's convolutions, in the way that takes the least time."""
-    if isinstance(A, Factored):
+    if isinstance(A, Factors):
         if pays(A, F, groups):
             return mix_and_multiply(function, input, A, F, bias, groups, options, transposed)
         A = A.tensor()
@@ -72,9 +74,9 @@ def _convolve(
     return function(input, H, bias, groups=groups, **options)
 
 
-def linear(input: Tensor, A: Tensor | Factored, F: Tensor, bias: Tensor | None = None) -> Tensor:
+def linear(input: Tensor, A: Tensor | Factors, F: Tensor, bias: Tensor | None = None) -> Tensor:
     """A fully connected PH layer; see `torch.nn.functional.linear`."""
-    if not isinstance(A, Factored):
+    if not isinstance(A, Factors):
         places = math.prod(input.shape[:-1])
         if not (may_filter_first(input, A, F, bias, input.shape[-1]) and is_small(places, A, F)):
             return nn.functional.linear(input, kronecker_sum(A, F), bias)
@@ -83,7 +85,7 @@ def linear(input: Tensor, A: Tensor | Factored, F: Tensor, bias: Tensor | None =
         output = apply_algebra(A, filtered.reshape(places, n * terms, -1))
         output = output.view(*input.shape[:-1], -1)
         return output if bias is None else output + bias
-    V, W, U = A
+    U, V, W = A
     n, rank = V.shape
     filters = outside_autocast(mix_filters, F, U, 1).unflatten(0, (rank, -1))
     mixed = torch.einsum("br,...bc->r...c", V, input.unflatten(-1, (n, -1)))
@@ -94,7 +96,7 @@ def linear(input: Tensor, A: Tensor | Factored, F: Tensor, bias: Tensor | None =
 
 def conv1d(
     input: Tensor,
-    A: Tensor | Factored,
+    A: Tensor | Factors,
     F: Tensor,
     bias: Tensor | None = None,
     stride: Size = 1,
@@ -109,7 +111,7 @@ def conv1d(
 
 def conv2d(
     input: Tensor,
-    A: Tensor | Factored,
+    A: Tensor | Factors,
     F: Tensor,
     bias: Tensor | None = None,
     stride: Size = 1,
@@ -124,7 +126,7 @@ def conv2d(
 
 def conv3d(
     input: Tensor,
-    A: Tensor | Factored,
+    A: Tensor | Factors,
     F: Tensor,
     bias: Tensor | None = None,
     stride: Size = 1,
@@ -139,7 +141,7 @@ def conv3d(
 
 def conv_transpose1d(
     input: Tensor,
-    A: Tensor | Factored,
+    A: Tensor | Factors,
     F: Tensor,
     bias: Tensor | None = None,
     stride: Size = 1,
@@ -162,7 +164,7 @@ def conv_transpose1d(
 
 def conv_transpose2d(
     input: Tensor,
-    A: Tensor | Factored,
+    A: Tensor | Factors,
     F: Tensor,
     bias: Tensor | None = None,
     stride: Size = 1,
@@ -185,7 +187,7 @@ def conv_transpose2d(
 
 def conv_transpose3d(
     input: Tensor,
-    A: Tensor | Factored,
+    A: Tensor | Factors,
     F: Tensor,
     bias: Tensor | None = None,
     stride: Size = 1,

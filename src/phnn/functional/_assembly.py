@@ -1,42 +1,15 @@
-"""The algebra, and the weight that it makes of the filters."""
+"""The weight that an algebra makes of the filters."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-
-class Factored(NamedTuple):
-    r"""An algebra as R products, :math:`A[i, a, b] = \sum_r U[i, r] \, W[a, r] \, V[b, r]`.
-
-    Attributes:
-        V: Mixes the input components, (n, R).
-        W: Mixes the output components, (n, R).
-        U: Mixes the filters, (terms, R); without it each product has its own,
-            :math:`A_r = w_r v_r^\top`.
-
-    Example:
-        >>> sum_and_difference = torch.tensor([[1.0, 1.0], [1.0, -1.0]])
-        >>> split_complex = Factored(sum_and_difference, sum_and_difference / 2, sum_and_difference)
-        >>> split_complex.tensor()[1]
-        tensor([[0., 1.],
-                [1., 0.]])
-    """
-
-    V: Tensor
-    W: Tensor
-    U: Tensor | None = None
-
-    def tensor(self) -> Tensor:
-        """The algebra that the factors multiply out to, (terms, n, n)."""
-        return outside_autocast(_multiply_out, self.V, self.W, self.U)
+from phnn.functional._factors import Factors, outside_autocast
 
 
 def kronecker_sum(
-    A: Tensor | Factored, F: Tensor, groups: int = 1, transposed: bool = False
+    A: Tensor | Factors, F: Tensor, groups: int = 1, transposed: bool = False
 ) -> Tensor:
     r"""The weight :math:`H = \sum_i A_i \otimes F_i` of a PH layer, by one small matrix product.
 
@@ -48,7 +21,7 @@ def kronecker_sum(
         \quad\text{(transposed)}
 
     Args:
-        A: The algebra, a tensor or `Factored`; `A[i]` is "multiply from the left by basis element
+        A: The algebra, a tensor or `Factors`; `A[i]` is "multiply from the left by basis element
             i".
         F: The filters, the Kronecker terms stacked along the first axis.
         groups: Groups of a grouped convolution; one A serves all of them.
@@ -65,7 +38,7 @@ def kronecker_sum(
         >>> torch.allclose(kronecker_sum(A, F), H)
         True
     """
-    if isinstance(A, Factored):
+    if isinstance(A, Factors):
         A = A.tensor()
     terms = A.shape[0]
     if F.shape[0] % (groups * terms):
@@ -83,26 +56,9 @@ def _kronecker_sum(A: Tensor, F: Tensor, groups: int, transposed: bool) -> Tenso
     return torch.einsum("iab,gioc...->gaobc...", A, blocks).flatten(0, 2).flatten(1, 2)
 
 
-def _multiply_out(V: Tensor, W: Tensor, U: Tensor | None) -> Tensor:
-    if U is None:
-        return torch.einsum("ar,br->rab", W, V)
-    return torch.einsum("ir,ar,br->iab", U, W, V)
-
-
 def mix_filters(F: Tensor, U: Tensor | None, groups: int) -> Tensor:
     """The filters of the R products, Σ_i U[i, r] F_i, stacked along the first axis."""
     if U is None:
         return F
     blocks = F.unflatten(0, (groups, U.shape[0], -1))
     return torch.einsum("ir,gio...->gro...", U, blocks).flatten(0, 2)
-
-
-def outside_autocast(assemble: Callable[..., Tensor], *arguments: Any) -> Tensor:
-    """Calls a function of parameters alone, whose first argument is a tensor."""
-    device = arguments[0].device.type
-    if device != "meta" and torch.is_autocast_enabled(device):
-        # assembled in bfloat16, H would carry the rounding of A and of F on top of its own; entered
-        # only when autocast is on, so that exported graphs hold no trace of it
-        with torch.autocast(device, enabled=False):
-            return assemble(*arguments)
-    return assemble(*arguments)

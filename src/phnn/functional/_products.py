@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from phnn.functional._assembly import Factored, mix_filters, outside_autocast
+from phnn.functional._assembly import mix_filters
+from phnn.functional._factors import Factors, outside_autocast
 from phnn.functional._formats import is_last
 
 VECTOR = 8  # channels that torch's kernels take at a time, in float32 on most processors
@@ -18,7 +19,7 @@ VECTOR = 8  # channels that torch's kernels take at a time, in float32 on most p
 def mix_and_multiply(
     function: Callable[..., Tensor],
     input: Tensor,
-    A: Factored,
+    A: Factors,
     F: Tensor,
     bias: Tensor | None,
     groups: int,
@@ -26,7 +27,7 @@ def mix_and_multiply(
     transposed: bool,
 ) -> Tensor:
     """One of torch's convolutions, of R mixtures of the components with R of the filters."""
-    V, W, U = A
+    U, V, W = A
     n, rank = V.shape
     dims = F.dim() - 2
     filters = outside_autocast(mix_filters, F, U, groups).unflatten(0, (groups * rank, -1))
@@ -46,7 +47,7 @@ def mix_and_multiply(
     return output + bias.to(output.dtype).view(-1, *(1,) * dims)
 
 
-def pays(A: Factored, F: Tensor, groups: int) -> bool:
+def pays(A: Factors, F: Tensor, groups: int) -> bool:
     """Whether R products take less time than the assembled weight.
 
     Grouped convolutions with one or two vectors of channels in a group have about a third and half

@@ -12,7 +12,7 @@ from torch.nn.utils.prune import BasePruningMethod
 from phnn import algebra as algebras
 from phnn import decompose, functional, init
 from phnn.algebra import Algebra
-from phnn.functional import Factored
+from phnn.functional import Factors
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -113,9 +113,9 @@ class PHLayer(nn.Module):
         return functional.kronecker_sum(self.A, self.F, self.groups, self.transposed)
 
     @property
-    def factors(self) -> Factored:
+    def factors(self) -> Factors:
         """The parameters that a layer with a rank has in the place of A."""
-        return Factored(self.V, self.W, self.U)
+        return Factors(self.U, self.V, self.W)
 
     @property
     def algebra_names(self) -> tuple[str, ...]:
@@ -125,11 +125,11 @@ class PHLayer(nn.Module):
         return ("V", "W") if self.U is None else ("U", "V", "W")
 
     @property
-    def _rules(self) -> Tensor | Factored:
+    def _rules(self) -> Tensor | Factors:
         """What `phnn.functional` computes with in the place of A."""
         return self.A if self.rank is None else self.factors
 
-    def decompose_algebra(self) -> Factored:
+    def decompose_algebra(self) -> Factors:
         """The known algebra in `rank` products, float64 on the CPU.
 
         With as many products as terms, each gets filters of its own: those of the algebra in
@@ -137,16 +137,16 @@ class PHLayer(nn.Module):
         """
         assert self.algebra is not None
         try:
-            found = decompose.bilinear(self.algebra, self.rank)
+            found = decompose.bilinear(self.algebra, self.rank).factors
         except RuntimeError as error:
             raise ValueError(
                 f"{self.algebra.name} was not found to be a sum of rank={self.rank} products "
                 f"({error}); phnn.decompose.bilinear searches for the fewest"
             ) from error
         if self.rank == self.terms:
-            sizes = found.U.norm(dim=0).sqrt()
-            return Factored(found.V * sizes, found.W * sizes)
-        return Factored(found.V, found.W, found.U)
+            sizes = found.mixing.norm(dim=0).sqrt()
+            return Factors(None, found.V * sizes, found.W * sizes)
+        return found
 
     @classmethod
     def like(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from phnn import analysis
-from phnn.decompose import Bilinear
+from phnn.decompose import Decomposition
 from phnn.io import load
 from phnn.lab.reports import page
 from phnn.lab.reports.algebras import choose_spread, draw_algebras, list_learned
@@ -65,7 +65,7 @@ def _describe(layer: PHLayer) -> list[str]:
     nearest = found.neighbours[0] if found.neighbours else None
     return [
         f"{found.effective_terms:.1f} of {found.terms}",
-        f"{found.rank.rank} of {found.n**2}" if isinstance(found.rank, Bilinear) else "",
+        f"{found.rank.rank} of {found.n**2}" if isinstance(found.rank, Decomposition) else "",
         nearest.algebra.name if nearest else "",
         f"{nearest.distance:.3f}" if nearest else "",
     ]

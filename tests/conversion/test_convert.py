@@ -228,13 +228,21 @@ def test_indivisible_layers_are_skipped_with_the_reason():
     small = convert(nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3, groups=8)), n={"*": 1})
     assert sizes(small) == {"0": (1, 1), "1": (1, 1)}
     small = convert(
-        nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3, groups=8), nn.Linear(8, 8)), n=4
+        nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3, groups=8), nn.Linear(16, 16)), n=4
     )
     assert sizes(small) == {"2": (4, 4)}
     assert [entry.note for entry in small.phnn_report.left_alone] == [
         "n=4 does not divide the 8 and 3 channels",
         "n=4 does not divide the 1 and 1 channels of each of 8 groups",
     ]
+
+
+def test_a_layer_never_grows_unless_its_terms_are_given():
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(64, 64))
+    small = convert(model, n=8)
+    assert sizes(small) == {"1": (8, 8)}
+    assert small.phnn_report.entries[0].note == "n=8 would make it larger"
+    assert sizes(convert(model, n=8, terms=8)) == {"0": (8, 8), "1": (8, 8)}
 
 
 def test_indivisible_layers_raise_by_name():
@@ -246,10 +254,10 @@ def test_indivisible_layers_raise_by_name():
 
 
 def test_indivisible_layers_shrink_to_the_largest_that_divides():
-    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 6), nn.Linear(6, 5))
+    model = nn.Sequential(nn.Linear(32, 32), nn.Linear(32, 6), nn.Linear(6, 5))
     small = convert(model, n=8, indivisible="shrink")
     assert sizes(small) == {"0": (8, 8), "1": (2, 2)}
-    assert small.phnn_report.entries[1].note == "n=8 does not divide the 6 and 8 channels"
+    assert small.phnn_report.entries[1].note == "n=8 does not divide the 6 and 32 channels"
     assert small.phnn_report.entries[1].changed
     assert not small.phnn_report.entries[2].changed
 
@@ -455,12 +463,13 @@ def test_calibration_that_fails_or_misses_a_layer_leaves_the_model_alone():
 
     model = Unused()
     before = snapshot(model)
-    with pytest.raises(ValueError, match="does not reach unused; exclude these layers"):
-        convert(model, budget=0.5, calibration=torch.randn(2, 8), inplace=True)
-    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+    with pytest.raises(ValueError, match=r"does not run on the calibration data \(\(2, 7\)\)"):
         convert(model, budget=0.5, calibration=torch.randn(2, 7), inplace=True)
     assert_untouched(model, before)
     assert not any(module._forward_pre_hooks for module in model.modules())
+    small = convert(model, budget=0.9, calibration=torch.randn(8, 8))
+    notes = {entry.name: entry.note for entry in small.phnn_report.entries}
+    assert "not reached by the calibration data: fitted to its weight" in notes["unused"]
 
 
 # --- ties, shared modules, hooks ------------------------------------------------------------------
@@ -719,12 +728,12 @@ def test_a_transformer_converts_runs_and_folds():
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({}, TypeError, "give n=, algebra= or budget="),
+        ({}, TypeError, "give n=, algebra=, budget="),
         ({"n": 0}, ValueError, "0: n is an integer, at least 1; got n=0"),
         ({"n": 2.0}, ValueError, "0: n is an integer, at least 1; got n=2.0"),
         ({"n": {"5": -1}}, ValueError, "5: n is an integer, at least 1; got n=-1"),
         ({"n": 7}, ValueError, "no layer can be converted: 0: n=7 does not divide the 8 and 4"),
-        ({"n": 2, "terms": 5}, ValueError, "0: terms is between 1 and n²=4, got 5"),
+        ({"n": 2, "terms": 5}, ValueError, "0: terms is between 1 and n²=4, got terms=5"),
         ({"n": 2, "algebra": quaternion}, ValueError, "quaternion has n=4, .* n=2"),
         ({"algebra": quaternion, "terms": 2}, ValueError, "4 terms; leave terms=2 out"),
         ({"algebra": quaternion, "indivisible": "shrink"}, ValueError, "only a learned algebra"),
@@ -740,7 +749,8 @@ def test_a_transformer_converts_runs_and_folds():
             r"budget=0.01 of 1,764 parameters cannot be met: .* leave \d+, \d+\.\d%",
         ),
         ({"budget": 0.5, "exclude": "*"}, ValueError, "no layer can be converted: 0: excluded"),
-        ({"n": 2, "calibration": torch.ones(1)}, ValueError, "give budget= as well"),
+        ({"compute": 0.5}, ValueError, "compute counts .* give calibration= as well"),
+        ({"n": 2, "tolerance": 0.1}, ValueError, "tolerance=0.1 limits the score of evaluate="),
         ({"n": 2, "start": "best"}, ValueError, "start is one of nearest, random; got 'best'"),
         ({"n": 2, "indivisible": "pad"}, ValueError, "skip, raise, shrink; got 'pad'"),
         ({"n": 2, "include": "conv*"}, ValueError, r"include: 'conv\*' matches none .* 0, 3, 5"),
@@ -1148,6 +1158,8 @@ def test_tied_filters_of_a_fixed_algebra_are_one_weight(move):
     assert folded[0].weight is not folded[2].weight
 
 
-def test_a_name_is_no_algebra():
-    with pytest.raises(TypeError, match=r"got 'quaternion'; phnn\.algebra\.get finds one"):
-        convert(nn.Sequential(nn.Linear(8, 8)), algebra="quaternion")
+def test_an_algebra_goes_by_its_name():
+    small = convert(nn.Sequential(nn.Linear(8, 8)), algebra="quaternion")
+    assert small[0].algebra is quaternion
+    with pytest.raises(ValueError, match="unknown algebra 'quaternoin'"):
+        convert(nn.Sequential(nn.Linear(8, 8)), algebra="quaternoin")

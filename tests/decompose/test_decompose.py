@@ -226,9 +226,9 @@ def test_divisors(shape, groups, most, expected):
     ("call", "error", "message"),
     [
         (lambda: nearest(torch.ones(4, 4)), TypeError, "give n=.* or algebra="),
-        (lambda: nearest(torch.ones(4, 4), 0), ValueError, "at least 1; got n=0"),
-        (lambda: nearest(torch.ones(4, 4), 2.0), ValueError, "n is an integer.*got n=2.0"),
-        (lambda: spectrum(torch.ones(4, 4), 0), ValueError, "at least 1; got n=0"),
+        (lambda: nearest(torch.ones(4, 4), 0), ValueError, "n is at least 1, got n="),
+        (lambda: nearest(torch.ones(4, 4), 2.0), TypeError, "n is an integer.*got 2.0"),
+        (lambda: spectrum(torch.ones(4, 4), 0), ValueError, "n is at least 1, got n="),
         (lambda: nearest(torch.ones(4, 4), 2, terms=5), ValueError, "n²=4, got terms=5"),
         (lambda: nearest(torch.ones(4, 4), 2, terms=0), ValueError, "got terms=0"),
         (
@@ -241,7 +241,7 @@ def test_divisors(shape, groups, most, expected):
         (
             lambda: nearest(torch.ones(4, 4), 2, algebra=algebra.quaternion),
             ValueError,
-            "quaternion has n=4, got n=2",
+            "quaternion has n=4, which contradicts n=2",
         ),
         (
             lambda: nearest(torch.ones(4, 4), terms=3, algebra=algebra.quaternion),

@@ -1,181 +1,119 @@
-"""Which size of each layer keeps a whole model within a number of parameters at the least error."""
+"""Which size of each layer keeps a network within its limits at the least total error."""
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from operator import itemgetter
-from typing import Any, NamedTuple
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-import torch
-from torch import Tensor, nn
+from phnn.conversion.candidates import Candidate
 
-from phnn import decompose
-from phnn.conversion.sites import Choice, Slot
+__all__ = ["Limits", "choose"]
 
-LARGEST = 16  # of the dimensions that are tried: the spectrum of n costs n⁴ memory and n⁶ time
+RATIOS = tuple(4.0**k for k in range(-6, 7))  # prices of a multiplication against a parameter
 
 
-class Option(NamedTuple):
-    """One size that a layer could have; None is the dense layer itself."""
+@dataclass(frozen=True)
+class Limits:
+    """What the converted layers may have together; infinite where nothing limits them."""
 
-    parameters: int
-    error: float
-    choice: Choice | None
+    parameters: float = math.inf
+    multiplications: float = math.inf
+
+    def hold(self, chosen: Mapping[str, Candidate]) -> bool:
+        """Return whether a choice stays within both limits."""
+        return (
+            sum(c.parameters for c in chosen.values()) <= self.parameters
+            and sum(c.multiplications for c in chosen.values()) <= self.multiplications
+        )
 
 
-def choose_by_budget(
-    model: nn.Module, slots: Sequence[Slot], budget: float, calibration: Any
-) -> dict[str, Choice]:
-    """Chooses n and terms of each layer; layers that are best kept dense get none.
+def choose(
+    candidates: Mapping[str, Sequence[Candidate]], limits: Limits
+) -> dict[str, Candidate] | None:
+    """Choose a size for each layer; None when the smallest sizes exceed the limits.
 
-    With e the relative error of a layer's weight, or with calibration of its output, 1 − e² of the
-    signal's energy passes; along a chain the shares multiply, so −log(1 − e²) is what adds up. On
-    the lower convex hull of a layer's sizes each further parameter buys less than the one before,
-    so taking the best offer of all layers until the budget is spent is the optimum there.
-
-    Args:
-        model: The model whose parameters are counted.
-        slots: Its layers.
-        budget: Share of the parameters to keep.
-        calibration: Input of the model, or None.
+    The cost of a choice is the sum over its layers. With a price on parameters and on
+    multiplications each layer takes its own optimum, and the lowest prices that meet the limits are
+    found by bisection. What the last step leaves over is spent on the best offers.
     """
-    open_slots = [slot for slot in slots if slot.is_open]
-    measure: Callable[[Slot, int], Tensor] = _weight_errors
-    if calibration is not None:
-        measure = _output_errors(_capture(model, open_slots, calibration))
-    hulls = {slot.name: _hull(_options(slot, measure)) for slot in open_slots}
-    total = sum(parameter.numel() for parameter in model.parameters())
-    fixed = total - sum(slot.weight.numel() for slot in open_slots)
-    chosen = _spend(hulls, limit=int(budget * total) - fixed)
-    if chosen is None:
-        least = fixed + sum(hull[0].parameters for hull in hulls.values())
-        raise ValueError(
-            f"budget={budget} of {total:,} parameters cannot be met: the smallest layers leave "
-            f"{least:,}, {least / total:.1%}"
-        )
-    return {name: option.choice for name, option in chosen.items() if option.choice is not None}
-
-
-def _options(slot: Slot, measure: Callable[[Slot, int], Tensor]) -> list[Option]:
-    size = slot.weight.numel()
-    options = [Option(size, 0.0, None)]
-    for n in decompose.divisors(slot.weight.shape, slot.groups, most=LARGEST):
-        # a layer that passes nothing costs as much as 28 layers that pass half
-        curve = (1 - measure(slot, n).square()).clamp_min(1e-12).log().neg().tolist()
-        for terms in range(1, n * n):
-            parameters = terms * n * n + terms * size // (n * n)
-            if parameters < size:
-                options.append(Option(parameters, curve[terms], Choice(n, terms)))
-    return options
-
-
-def _hull(options: list[Option]) -> list[Option]:
-    """The options that no mixture of two others beats, smallest first."""
-    hull: list[Option] = []
-    for option in sorted(options, key=itemgetter(0, 1)):
-        if hull and option.error >= hull[-1].error:
+    ratios: tuple[float, ...] = RATIOS
+    if math.isinf(limits.multiplications):
+        ratios = (0.0,)
+    elif math.isinf(limits.parameters):
+        ratios = (math.inf,)
+    best: dict[str, Candidate] | None = None
+    for ratio in ratios:
+        chosen = _bisect(candidates, limits, ratio)
+        if chosen is None:
             continue
-        while len(hull) > 1 and _slope(hull[-2], option) >= _slope(hull[-2], hull[-1]):
-            hull.pop()
-        hull.append(option)
-    return hull
+        chosen = _spend(candidates, limits, chosen)
+        if best is None or _total(chosen) < _total(best):
+            best = chosen
+    return best
 
 
-def _slope(small: Option, large: Option) -> float:
-    """Error removed by each parameter on the way from one option to the next."""
-    return (small.error - large.error) / max(large.parameters - small.parameters, 1)
+def _total(chosen: Mapping[str, Candidate]) -> float:
+    return sum(candidate.cost for candidate in chosen.values())
 
 
-def _spend(hulls: dict[str, list[Option]], limit: int) -> dict[str, Option] | None:
-    chosen = {name: hull[0] for name, hull in hulls.items()}
-    left = limit - sum(option.parameters for option in chosen.values())
-    if left < 0:
+def _bisect(
+    candidates: Mapping[str, Sequence[Candidate]], limits: Limits, ratio: float
+) -> dict[str, Candidate] | None:
+    most = _largest(candidates)
+
+    def weigh(candidate: Candidate) -> float:
+        parameters = candidate.parameters / most[0]
+        multiplications = candidate.multiplications / max(most[1], 1)
+        return multiplications if math.isinf(ratio) else parameters + ratio * multiplications
+
+    def at(price: float) -> dict[str, Candidate]:
+        return {
+            name: min(options, key=lambda c: (c.cost + price * weigh(c), weigh(c)))
+            for name, options in candidates.items()
+        }
+
+    low, high = 1e-9, 1e12
+    found = at(high)
+    if not limits.hold(found):
         return None
-    offers = [(-_slope(hull[0], hull[1]), name, 1) for name, hull in hulls.items() if len(hull) > 1]
-    heapq.heapify(offers)
-    while offers:
-        _, name, step = heapq.heappop(offers)
-        hull = hulls[name]
-        cost = hull[step].parameters - hull[step - 1].parameters
-        if cost > left:
-            continue  # what is left may still buy a step of another layer
-        left -= cost
-        chosen[name] = hull[step]
-        if step + 1 < len(hull):
-            heapq.heappush(offers, (-_slope(hull[step], hull[step + 1]), name, step + 1))
-    return chosen
+    for _ in range(60):
+        middle = math.sqrt(low * high)
+        chosen = at(middle)
+        if limits.hold(chosen):
+            high, found = middle, chosen
+        else:
+            low = middle
+    return found
 
 
-def _weight_errors(slot: Slot, n: int) -> Tensor:
-    """Relative error of the weight after 0, 1, … n² terms."""
-    values = decompose.spectrum(slot.weight, n, slot.groups, slot.transposed)
-    return decompose.errors(values)
+def _largest(candidates: Mapping[str, Sequence[Candidate]]) -> tuple[float, float]:
+    return (
+        sum(max(c.parameters for c in options) for options in candidates.values()),
+        sum(max(c.multiplications for c in options) for options in candidates.values()),
+    )
 
 
-def _output_errors(inputs: dict[str, Tensor]) -> Callable[[Slot, int], Tensor]:
-    """The same for the layer's output on the captured inputs."""
-
-    def measure(slot: Slot, n: int) -> Tensor:
-        assert slot.twin is not None
-        x = inputs[slot.name]
-        found = decompose.nearest(
-            slot.weight, n, terms=n * n, groups=slot.groups, transposed=slot.transposed
-        )
-        term = slot.twin.like(slot.dense, n=n, terms=1).eval()
-        filters = found.F.unflatten(0, (slot.groups, n * n, -1))
-        with torch.no_grad():
-            if term.bias is not None:
-                term.bias.zero_()
-            outputs = []
-            for i in range(n * n):
-                term.A.copy_(found.A[i : i + 1])
-                term.F.copy_(filters[:, i].flatten(0, 1))
-                outputs.append(term(x))
-            # all terms together are the dense layer, so the tail is what is missing
-            missing, errors = torch.zeros_like(outputs[0]), [0.0]
-            for output in reversed(outputs):
-                missing += output
-                errors.append(missing.cpu().double().norm().item())
-        curve = torch.tensor(errors[::-1], dtype=torch.float64)
-        return curve / curve[0].clamp_min(torch.finfo(torch.float64).tiny)
-
-    return measure
-
-
-def _capture(model: nn.Module, slots: Sequence[Slot], calibration: Any) -> dict[str, Tensor]:
-    """The first input that each layer receives when the model runs on the calibration data."""
-    inputs: dict[str, Tensor] = {}
-    handles = []
-    for slot in slots:
-
-        def keep(
-            module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], name: str = slot.name
-        ) -> None:
-            inputs.setdefault(name, (*args, *kwargs.values())[0].detach())
-
-        handles.append(slot.module.register_forward_pre_hook(keep, with_kwargs=True))
-    try:
-        with _evaluating(model), torch.no_grad():
-            model(*calibration) if isinstance(calibration, tuple) else model(calibration)
-    finally:
-        for handle in handles:
-            handle.remove()
-    unused = [slot.name for slot in slots if slot.name not in inputs]
-    if unused:
-        raise ValueError(
-            f"the calibration input does not reach {', '.join(unused[:5])}; exclude these layers"
-        )
-    return inputs
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes.items():
-            module.training = training
+def _spend(
+    candidates: Mapping[str, Sequence[Candidate]], limits: Limits, chosen: dict[str, Candidate]
+) -> dict[str, Candidate]:
+    """Take the step that saves the most for what it takes of the limits, as long as one fits."""
+    chosen = dict(chosen)
+    while True:
+        parameters = limits.parameters - sum(c.parameters for c in chosen.values())
+        multiplications = limits.multiplications - sum(c.multiplications for c in chosen.values())
+        best: tuple[float, str, Candidate] | None = None
+        for name, options in candidates.items():
+            now = chosen[name]
+            for option in options:
+                more = option.parameters - now.parameters
+                work = option.multiplications - now.multiplications
+                gain = now.cost - option.cost
+                if gain <= 0 or more > parameters or work > multiplications:
+                    continue
+                taken = max(more / max(parameters, 1), work / max(multiplications, 1), 1e-9)
+                if best is None or gain / taken > best[0]:
+                    best = gain / taken, name, option
+        if best is None:
+            return chosen
+        chosen[best[1]] = best[2]

@@ -1,110 +1,181 @@
-"""Dense layers to PH layers, from scratch or from their trained weights."""
+"""Dense layers to PH layers, from scratch, from their weights, or fitted to data."""
 
 from __future__ import annotations
 
+import copy
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
 from phnn.algebra import Algebra
-from phnn.conversion.budget import choose_by_budget
+from phnn.conversion.calibration import Calibration, Forward
+from phnn.conversion.decisions import (
+    Decision,
+    Patterns,
+    PerLayer,
+    check_patterns,
+    decide,
+    require_layers,
+    require_numbers,
+    select,
+)
+from phnn.conversion.fitting import Fit, Progress
 from phnn.conversion.report import Entry, Report
-from phnn.conversion.sites import Choice, Slot, find_slots, hooks, owners, replace_modules
-from phnn.decompose import Nearest, divisors, nearest_shared
+from phnn.conversion.shrinking import Shrunk, fit_given, shrink, shrink_by_score
+from phnn.conversion.sites import Site, find_sites, hooks, replace_modules
+from phnn.decompose import Nearest, nearest_shared
+from phnn.decompose.blocks import Blocks
 from phnn.nn import PHLayer
+from phnn.structure import Structure, find_algebra
 
-Patterns = str | Sequence[str] | Callable[[str, nn.Module], bool]
-PerLayer = int | Mapping[str, int] | Callable[[str, nn.Module], int | None]
+Model = TypeVar("Model", bound=nn.Module)
 
 
 @torch.inference_mode(False)
 def convert(
-    model: nn.Module,
+    model: Model,
     n: PerLayer | None = None,
     *,
     terms: int | None = None,
-    algebra: Algebra | None = None,
+    algebra: Algebra | str | None = None,
     learn_algebra: bool | None = None,
     budget: float | None = None,
+    compute: float | None = None,
+    calibration: Any = None,
+    forward: Forward | None = None,
+    evaluate: Callable[[nn.Module], float] | None = None,
+    tolerance: float | None = None,
+    relative: bool = False,
+    lower_is_better: bool = False,
+    cache: str | os.PathLike[str] | None = None,
     include: Patterns | None = None,
     exclude: Patterns | None = None,
+    allow: Sequence[str] = (),
     indivisible: str = "skip",
     start: str = "nearest",
     share_algebra: bool = False,
-    calibration: Any = None,
     inplace: bool = False,
-) -> nn.Module:
-    """Replaces the linear and convolutional layers of any model by PH layers.
+    progress: Progress | None = None,
+) -> Model:
+    """Replace the linear and convolutional layers of any model by smaller PH layers.
 
-    By default each PH layer starts as the nearest sum of Kronecker products to the layer it
-    replaces. A trained weight is not such a sum, so fine-tuning is part of the job; a larger n with
-    more terms is the nearer start at the same size.
+    Three ways to say how small: `n=` (and `terms=`, `algebra=`) gives every layer the same
+    structure; `budget=` and `compute=` choose a structure for each layer, so that the whole model
+    stays within a share of its parameters and multiplications; `evaluate=` and `tolerance=` find
+    the smallest model whose score you accept. With `calibration=` the layers are fitted to data,
+    which is far better than a fit to their weights; some hundred samples without labels are enough.
 
     Args:
         model: Any model. Layers of exactly torch's types (and transformers' `Conv1D`) are replaced;
-            subclasses are left alone, for what they add is unknown.
-        n: Dimension of the algebras: a number, a mapping of name patterns to numbers (`{"layer4.*":
-            8}`; the first that matches counts, other layers stay), or a function of name and module
-            (None: stays).
-        terms: Number of Kronecker terms, n by default.
-        algebra: A known algebra for all layers; it implies n.
+            subclasses are left alone unless `allow` names them.
+        n: Dimension of the algebras: a number or a pair (n_out, n_in), a mapping of name patterns
+            to these (`{"layer4.*": 8}`; the first that matches counts, other layers stay), or a
+            function of name and module (None: stays).
+        terms: Number of Kronecker terms, n by default; required for pairs.
+        algebra: A known algebra for all layers, or its name; it implies n.
         learn_algebra: Whether the algebras are learned; by default exactly when none is given.
-        budget: Instead of n: the share of its parameters that the whole model may keep. Dimension
-            and terms of each layer are then chosen for the least total error.
+        budget: The share of its parameters that the whole model may keep.
+        compute: The share of its multiplications that the model may keep, for one sample of the
+            calibration data. Convolutions and matrix products count, each layer in its cheapest
+            computation.
+        calibration: Data that the model is used on, without labels: one call (a tensor, a tuple of
+            arguments, or a dict of named ones), or an iterable of calls.
+        forward: How a batch of the calibration data is fed: a function of model and batch, such as
+            `lambda model, batch: model(batch[0])` for a loader with labels.
+        evaluate: A function of a model that returns its score.
+        tolerance: By how much the score may fall.
+        relative: Whether the tolerance is a share of the score.
+        lower_is_better: Whether a lower score is better, as of a loss.
+        cache: A folder that keeps what was measured, so that an interrupted search goes on.
         include: Names to replace, all by default: a pattern, several, or a function of name and
             module.
         exclude: Names to leave alone, in the same forms.
+        allow: Class names of subclasses that compute what their torch class does.
         indivisible: What to do with a layer that n does not divide: "skip" it, "raise" an error, or
             "shrink" n to the largest number that does.
         start: "nearest" to the trained weights, or "random".
         share_algebra: One A for all layers of the same n and terms.
-        calibration: With a budget: an input (or a tuple of them) of the model. Errors are then
-            measured on the layers' outputs for it instead of on their weights.
         inplace: Change the model itself instead of a copy.
+        progress: Called with what is done, how far, and of how much.
 
     Returns:
-        The model. Its `phnn_report` says what was done to each layer and prints as a table.
+        The model. Its `phnn_report` says what was won and what became of each layer; it prints as a
+        table.
 
     Example:
-        >>> model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
-        >>> small = convert(model, n=2)
-        >>> print(small.phnn_report)  # doctest: +SKIP
-        layer  before  after         parameters     error  note
-        0      Linear  PHLinear n=2  8,320 → 4,232  0.691
-        2      Linear  PHLinear n=2  1,290 → 658    0.678
-        2 of 2 layers replaced; whole model 9,610 → 4,890 parameters (50.9%)
+        >>> model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64))
+        >>> small = convert(model, budget=0.5, calibration=torch.randn(256, 64))
+        >>> small.phnn_report.parameters_after <= 0.5 * small.phnn_report.parameters_before
+        True
     """
-    _check_options(n, terms, algebra, budget, start, indivisible, calibration)
-    slots = find_slots(model)
-    _check_patterns(slots, include=include, exclude=exclude, n=n)
-    _select(slots, include, exclude)
-    _resolve_ties(model, slots)
-    _require_layers(slots)
-    if budget is not None or start == "nearest":
-        _require_numbers(slots)
-    if budget is not None:
-        choices = choose_by_budget(model, slots, budget, calibration)
-    else:
-        choices = _choose(slots, n if algebra is None else algebra.n, terms, indivisible)
-        _require_layers(slots)
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"convert takes a torch.nn.Module, got {type(model).__name__}")
+    known = find_algebra(algebra)
+    if n is None and known is None and budget is None and compute is None and evaluate is None:
+        raise TypeError("give n=, algebra=, budget=, compute= or evaluate=")
+    _check_options(n, terms, known, budget, compute, start, indivisible, calibration, share_algebra)
+    _check_search(evaluate, tolerance, calibration, budget, n)
+    sites = find_sites(model, allow)
+    check_patterns(sites, include=include, exclude=exclude, n=n)
+    decisions = select(model, sites, include, exclude)
+    require_layers(decisions)
+    chooses = budget is not None or compute is not None or evaluate is not None
+    if chooses or start == "nearest":
+        require_numbers(decisions)
+    if not chooses:
+        structure = None
+        if known is not None or learn_algebra is False:
+            structure = Structure.of(algebra=known, learn_algebra=learn_algebra)
+        decisions = decide(decisions, n, terms, structure, indivisible)
+        require_layers(decisions)
+    data = None if calibration is None else Calibration(model, calibration, forward)
+    shrunk: Shrunk | None = None
+    if evaluate is not None:
+        assert tolerance is not None
+        assert data is not None
+        shrunk = shrink_by_score(
+            model,
+            decisions,
+            data,
+            evaluate,
+            tolerance,
+            relative=relative,
+            lower_is_better=lower_is_better,
+            cache=cache,
+            progress=progress,
+        )
+    elif chooses:
+        shrunk = shrink(model, decisions, budget, compute, data, cache=cache, progress=progress)
+    elif data is not None:
+        shrunk = fit_given(model, decisions, data, progress)
+    if shrunk is not None:
+        decisions = shrunk.decisions
     before = sum(parameter.numel() for parameter in model.parameters())
-    made = _make(slots, choices, algebra, learn_algebra, start, share_algebra)
-    entries = tuple(_entry(slot, made.get(slot.name)) for slot in slots)
-    replaced = replace_modules(model, slots, {name: m.layer for name, m in made.items()}, inplace)
+    made = _make(decisions, None if shrunk is None else shrunk.fits, start, share_algebra)
+    entries = tuple(_entry(decision, made.get(decision.name)) for decision in decisions)
+    layers = {name: m.layer for name, m in made.items()}
+    replaced = replace_modules(model, sites, layers, inplace)
+    if shrunk is not None and shrunk.norms:
+        replaced.load_state_dict(shrunk.norms, strict=False)
     after = sum(parameter.numel() for parameter in replaced.parameters())
-    replaced.phnn_report = Report(entries, before, after)  # type: ignore[assignment]
+    replaced.phnn_report = Report(  # type: ignore[assignment]
+        entries,
+        before,
+        after,
+        **({} if shrunk is None else shrunk.summary),
+    )
     return replaced
 
 
 @dataclass(frozen=True)
 class Made:
-    """A PH layer and how well it stands for the dense one."""
+    """A new layer, and how well it stands for the dense one."""
 
-    layer: PHLayer
+    layer: nn.Module
     error: float | None
 
 
@@ -113,263 +184,202 @@ def _check_options(
     terms: int | None,
     algebra: Algebra | None,
     budget: float | None,
+    compute: float | None,
     start: str,
     indivisible: str,
     calibration: object,
+    share_algebra: bool,
 ) -> None:
-    if algebra is not None and not isinstance(algebra, Algebra):
-        raise TypeError(
-            f"algebra is a phnn.algebra.Algebra, got {algebra!r}; phnn.algebra.get finds one by "
-            "name"
-        )
-    if budget is not None:
+    for option, share in (("budget", budget), ("compute", compute)):
+        if share is None:
+            continue
         if n is not None or algebra is not None or terms is not None:
             raise ValueError(
-                f"budget={budget} chooses n and terms itself; leave n, terms and algebra out"
+                f"{option}={share} chooses n and terms itself; leave n, terms and algebra out"
             )
-        if not 0 < budget < 1:
-            raise ValueError(f"budget is a share of the parameters in (0, 1), got {budget}")
-    elif n is None and algebra is None:
-        raise TypeError("give n=, algebra= or budget=")
-    elif algebra is not None:
+        if not 0 < share < 1:
+            what = "parameters" if option == "budget" else "multiplications"
+            raise ValueError(f"{option} is a share of the {what} in (0, 1), got {share}")
+    if compute is not None and calibration is None:
+        raise ValueError(
+            "compute counts multiplications for the sizes of the calibration data; give "
+            "calibration= as well"
+        )
+    if algebra is not None:
         if n not in (None, algebra.n):
             raise ValueError(f"{algebra.name} has n={algebra.n}, which contradicts n={n}")
         if terms is not None:
             raise ValueError(f"{algebra.name} has {algebra.n} terms; leave terms={terms} out")
         if indivisible == "shrink":
             raise ValueError(f"{algebra.name} has n={algebra.n}; only a learned algebra can shrink")
-    if calibration is not None and budget is None:
-        raise ValueError("calibration measures errors for a budget; give budget= as well")
-    for option, value, known in (
+    if calibration is not None and (start == "random" or share_algebra):
+        option = "start='random'" if start == "random" else "share_algebra=True"
+        raise ValueError(f"{option} is not fitted to calibration data; leave one of them out")
+    for option, value, choices in (
         ("start", start, ("nearest", "random")),
         ("indivisible", indivisible, ("skip", "raise", "shrink")),
     ):
-        if value not in known:
-            raise ValueError(f"{option} is one of {', '.join(known)}; got {value!r}")
+        if value not in choices:
+            raise ValueError(f"{option} is one of {', '.join(choices)}; got {value!r}")
 
 
-def _select(slots: list[Slot], include: Patterns | None, exclude: Patterns | None) -> None:
-    """Leaves alone what the patterns leave out."""
-    for patterns, keep, note in ((include, True, "not included"), (exclude, False, "excluded")):
-        for slot in slots:
-            if patterns is None or slot.twin is None or _matches(slot, patterns) == keep:
-                continue
-            slot.twin, slot.note = None, note
-
-
-def _check_patterns(slots: list[Slot], **options: Patterns | PerLayer | None) -> None:
-    """Refuses a pattern that matches no layer: it is a slip, and silence would hide it."""
-    for option, patterns in options.items():
-        patterns = [patterns] if isinstance(patterns, str) else patterns
-        for pattern in patterns if isinstance(patterns, Iterable) else ():
-            if not any(_matches(slot, pattern) for slot in slots):
-                names = [slot.name for slot in slots[:8]] + ["…"] * (len(slots) > 8)
-                raise ValueError(
-                    f"{option}: {pattern!r} matches none of the layers {', '.join(names)}"
-                )
-
-
-def _matches(slot: Slot, patterns: Patterns) -> bool:
-    if callable(patterns):
-        return any(patterns(name, slot.module) for name in slot.names)
-    patterns = [patterns] if isinstance(patterns, str) else patterns
-    return any(fnmatchcase(name, pattern) for name in slot.names for pattern in patterns)
-
-
-def _resolve_ties(model: nn.Module, slots: list[Slot]) -> None:
-    """Lets layers that share a weight share their PH weight, or leaves all of them alone."""
-    names = owners(model)
-    sharing: dict[int, list[Slot]] = {}
-    for slot in slots:
-        if slot.twin is not None:
-            sharing.setdefault(id(slot.module.get_parameter("weight")), []).append(slot)
-    for group in sharing.values():
-        strangers = _strangers(group, names)
-        alike = len({(type(slot.module), slot.groups) for slot in group}) == 1
-        for slot in group:
-            if strangers:
-                slot.twin, slot.note = None, f"tied to {', '.join(strangers)}"
-            elif not alike:
-                others = ", ".join(other.name for other in group if other is not slot)
-                slot.twin, slot.note = None, f"tied to {others}, a layer of another kind"
-            elif slot is not group[0]:
-                slot.tied_to = group[0]
-                slot.note = f"shares its weight with {group[0].name}"
-
-
-def _strangers(group: list[Slot], names: Mapping[int, list[str]]) -> list[str]:
-    """Parameters tied to the layers of a group that would not be replaced with them."""
-    weight = group[0].module.get_parameter("weight")
-    own = {f"{name}.weight".lstrip(".") for slot in group for name in slot.names}
-    strangers = [name for name in names[id(weight)] if name not in own]
-    for slot in group:
-        bias = slot.module._parameters["bias"]
-        own = {f"{name}.bias".lstrip(".") for name in slot.names}
-        strangers += [name for name in names.get(id(bias), ()) if name not in own]
-    return strangers
-
-
-def _choose(
-    slots: list[Slot], n: PerLayer | None, terms: int | None, indivisible: str
-) -> dict[str, Choice]:
-    choices: dict[str, Choice] = {}
-    for slot in slots:
-        if not slot.is_open:
-            continue
-        wanted = _wanted(slot, n)
-        if wanted is None:
-            slot.twin, slot.note = None, "no n was given for it"
-            continue
-        if not isinstance(wanted, int) or wanted < 1:
-            raise ValueError(f"{slot.name}: n is an integer, at least 1; got n={wanted}")
-        fits = [1, *divisors(slot.weight.shape, slot.groups, most=wanted)]
-        if wanted != fits[-1]:
-            rows, columns = slot.weight.shape[:2]
-            inner = f"{rows // slot.groups} and {columns} channels"
-            if slot.groups > 1:
-                inner += f" of each of {slot.groups} groups"
-            reason = f"n={wanted} does not divide the {inner}"
-            if indivisible == "raise":
-                raise ValueError(f"{slot.name}: {reason}; indivisible= offers skip and shrink")
-            if indivisible == "skip" or fits[-1] == 1:
-                slot.twin, slot.note = None, reason
-                continue
-            slot.note = reason
-        size = fits[-1]
-        chosen = size if terms is None else terms
-        if not 1 <= chosen <= size * size:
-            raise ValueError(f"{slot.name}: terms is between 1 and n²={size * size}, got {terms}")
-        choices[slot.name] = Choice(size, chosen)
-    return choices
-
-
-def _wanted(slot: Slot, n: PerLayer | None) -> int | None:
-    if callable(n):
-        return n(slot.name, slot.module)
-    if isinstance(n, Mapping):
-        found = (size for pattern, size in n.items() if _matches(slot, pattern))
-        return next(found, None)
-    return n
-
-
-def _require_layers(slots: list[Slot]) -> None:
-    if not slots:
-        raise ValueError("the model has no linear or convolutional layer")
-    if not any(slot.is_open for slot in slots):
-        reasons = "; ".join(f"{slot.name}: {slot.note}" for slot in slots[:6])
-        raise ValueError(f"no layer can be converted: {reasons}")
-
-
-def _require_numbers(slots: list[Slot]) -> None:
-    """Refuses weights that cannot be approximated, before anything is built."""
-    for slot in slots:
-        if not slot.is_open:
-            continue
-        if slot.weight.is_meta:
-            raise ValueError(
-                f"{slot.name} is on the meta device, and start='nearest' or a budget needs its "
-                "numbers; load them first, or give n= and start='random'"
-            )
-        if not all(bound.isfinite() for bound in slot.weight.aminmax()):
-            raise ValueError(f"the weight of {slot.name} holds values that are NaN or infinite")
+def _check_search(
+    evaluate: object, tolerance: float | None, calibration: object, budget: object, n: object
+) -> None:
+    if evaluate is None:
+        if tolerance is not None:
+            raise ValueError(f"tolerance={tolerance} limits the score of evaluate=; give both")
+        return
+    if tolerance is None or calibration is None:
+        missing = "tolerance" if tolerance is None else "calibration"
+        raise ValueError(f"evaluate= searches with tolerance= and calibration=; give {missing}=")
+    if budget is not None or n is not None:
+        raise ValueError("evaluate= finds the size itself; leave n= and budget= out")
+    if tolerance < 0:
+        raise ValueError(f"tolerance is how much the score may fall, at least 0; got {tolerance}")
 
 
 def _make(
-    slots: list[Slot],
-    choices: Mapping[str, Choice],
-    algebra: Algebra | None,
-    learn_algebra: bool | None,
+    decisions: Sequence[Decision],
+    fits: Mapping[str, Fit] | None,
     start: str,
     share_algebra: bool,
 ) -> dict[str, Made]:
-    """Builds every PH layer before anything of the model is touched."""
+    """Build every new layer before anything of the model is touched."""
     made: dict[str, Made] = {}
-    for group in _sharing(slots, choices, share_algebra):
-        first = group[0]
-        size = _size(choices[first.name], algebra)
-        found: Sequence[Nearest | None] = [None] * len(group)
-        if start == "nearest":
-            found = nearest_shared(
-                [slot.weight for slot in group],
-                algebra=algebra,
-                groups=[slot.groups for slot in group],
-                transposed=[slot.transposed for slot in group],
-                **size,
-            )
-        for slot, fit in zip(group, found, strict=True):
-            assert slot.twin is not None
-            layer = slot.twin.like(slot.dense, algebra=algebra, learn_algebra=learn_algebra, **size)
-            _fill(layer, slot, fit)
-            _fill_bias(layer, slot, start)
-            if share_algebra and slot is not first and layer.learns_algebra:
-                layer.A = made[first.name].layer.A
-            made[slot.name] = Made(layer, None if fit is None else fit.error)
-    for slot in slots:
-        if slot.twin is not None and slot.tied_to is not None and slot.tied_to.name in made:
-            tied = made[slot.tied_to.name]
-            size = _size(choices[slot.tied_to.name], algebra)
-            layer = slot.twin.like(slot.dense, algebra=algebra, learn_algebra=learn_algebra, **size)
-            layer.A, layer.F = tied.layer.A, tied.layer.F
-            _fill_bias(layer, slot, start)
-            made[slot.name] = Made(layer, tied.error)
+    if fits is not None:
+        made = {d.name: _from_fit(d, fits[d.name]) for d in decisions if d.name in fits}
+    else:
+        for group in _sharing(decisions, share_algebra):
+            made.update(_from_weights(group, start, share_algebra))
+    for decision in decisions:
+        first = decision.tied_to
+        if first is not None and first.name in made:
+            made[decision.name] = _tie_to(decision, made[first.name], start)
     return made
 
 
-def _size(choice: Choice, algebra: Algebra | None) -> dict[str, int]:
-    """The arguments of a layer that say how large it is; a known algebra says it itself."""
-    return {"n": choice.n, "terms": choice.terms} if algebra is None else {}
+def _from_fit(decision: Decision, fit: Fit) -> Made:
+    site = decision.site
+    if fit.structure is None or fit.A is None:
+        layer = copy.deepcopy(site.module)
+        weight = fit.F.flip(-1).transpose(1, 2) if site.transposed else fit.F
+        weight = weight.reshape(site.weight.shape)
+        with torch.no_grad():
+            layer.get_parameter("weight").copy_(
+                weight.mT if site.dense is not site.module else weight
+            )
+            if fit.bias is not None:
+                layer.get_parameter("bias").copy_(fit.bias)
+        return Made(layer, fit.error**0.5)
+    ph = _fresh(site, fit.structure)
+    blocks = Blocks(
+        tuple(site.weight.shape),
+        fit.structure.n_out,
+        fit.structure.n_in,
+        site.groups,
+        site.transposed,
+    )
+    # the terms of A are orthonormal: give A the norm of a fresh layer, and F the rest
+    size = 1.0 if fit.structure.algebra else (fit.structure.n_out * fit.structure.n_in) ** 0.5
+    size /= fit.structure.terms**0.5 if not fit.structure.algebra else 1.0
+    with torch.no_grad():
+        ph.F.copy_(blocks.fold(fit.F / size))
+        if ph.learns_algebra:
+            ph.A.copy_(fit.A * size)
+        if ph.bias is not None and fit.bias is not None:
+            ph.bias.copy_(fit.bias)
+    return Made(ph, fit.error**0.5)
 
 
-def _sharing(
-    slots: list[Slot], choices: Mapping[str, Choice], share_algebra: bool
-) -> Iterable[list[Slot]]:
-    """The layers that get one algebra together: all of a size, or each its own."""
-    groups: dict[object, list[Slot]] = {}
-    for slot in slots:
-        if slot.name in choices:
-            # one tensor has one place and one type, and is trained or is not
-            weight = slot.weight
-            kind = (choices[slot.name], weight.device, weight.dtype, weight.requires_grad)
-            groups.setdefault(kind if share_algebra else slot.name, []).append(slot)
+def _from_weights(group: Sequence[Decision], start: str, share_algebra: bool) -> dict[str, Made]:
+    """Build layers that share one algebra, or a single one."""
+    structure = group[0].structure
+    assert structure is not None
+    sites = [decision.site for decision in group]
+    found: Sequence[Nearest | None] = [None] * len(group)
+    if start == "nearest":
+        size = {} if structure.algebra else {"n": structure.n, "terms": structure.terms}
+        found = nearest_shared(
+            [site.weight for site in sites],
+            algebra=structure.algebra,
+            groups=[site.groups for site in sites],
+            transposed=[site.transposed for site in sites],
+            **size,  # type: ignore[arg-type]
+        )
+    made: dict[str, Made] = {}
+    for site, fit in zip(sites, found, strict=True):
+        layer = _fresh(site, structure)
+        if fit is not None:
+            with torch.no_grad():
+                layer.F.copy_(fit.F)
+                if layer.learns_algebra:
+                    layer.A.copy_(fit.A)
+        _fill_bias(layer, site, start)
+        if share_algebra and made and layer.learns_algebra:
+            layer.A = next(iter(made.values())).layer.A
+        made[site.name] = Made(layer, None if fit is None else fit.error)
+    return made
+
+
+def _tie_to(decision: Decision, first: Made, start: str) -> Made:
+    if not isinstance(first.layer, PHLayer):
+        layer = copy.deepcopy(decision.site.module)
+        layer.weight = first.layer.weight
+        return Made(layer, first.error)
+    ph = _fresh(decision.site, first.layer.structure)
+    ph.A, ph.F = first.layer.A, first.layer.F
+    _fill_bias(ph, decision.site, start)
+    return Made(ph, first.error)
+
+
+def _fresh(site: Site, structure: Structure) -> PHLayer:
+    """Make a PH layer that is as trainable as the layer it replaces."""
+    assert site.twin is not None
+    layer = site.twin.like(site.dense, **structure.arguments)  # type: ignore[arg-type]
+    trainable = site.weight.requires_grad
+    layer.F.requires_grad_(trainable)
+    if layer.learns_algebra:
+        for name in layer.algebra_names:
+            layer.get_parameter(name).requires_grad_(trainable)
+    if layer.bias is not None:
+        layer.bias.requires_grad_(site.dense.get_parameter("bias").requires_grad)
+    return layer
+
+
+def _fill_bias(layer: PHLayer, site: Site, start: str) -> None:
+    if layer.bias is not None and start == "nearest":
+        with torch.no_grad():
+            layer.bias.copy_(site.dense.get_parameter("bias"))
+
+
+def _sharing(decisions: Sequence[Decision], share_algebra: bool) -> Iterable[list[Decision]]:
+    """Return the layers that get one algebra together: all of a size, or each its own."""
+    groups: dict[object, list[Decision]] = {}
+    for decision in decisions:
+        if decision.structure is not None and decision.tied_to is None:
+            # one tensor has one device and one type, and is trained or is not
+            weight = decision.site.weight
+            kind = (decision.structure, weight.device, weight.dtype, weight.requires_grad)
+            groups.setdefault(kind if share_algebra else decision.name, []).append(decision)
     return groups.values()
 
 
-def _fill(layer: PHLayer, slot: Slot, fit: Nearest | None) -> None:
-    trainable = slot.weight.requires_grad
-    layer.F.requires_grad_(trainable)
-    if layer.learns_algebra:
-        layer.A.requires_grad_(trainable)
-    if fit is not None:
-        with torch.no_grad():
-            layer.F.copy_(fit.F)
-            if layer.learns_algebra:
-                layer.A.copy_(fit.A)
-
-
-def _fill_bias(layer: PHLayer, slot: Slot, start: str) -> None:
-    if layer.bias is None:
-        return
-    bias = slot.dense.get_parameter("bias")
-    layer.bias.requires_grad_(bias.requires_grad)
-    if start == "nearest":
-        with torch.no_grad():
-            layer.bias.copy_(bias)
-
-
-def _entry(slot: Slot, made: Made | None) -> Entry:
-    before = type(slot.module).__name__
-    notes = [slot.note] if slot.note else []
-    if len(slot.names) > 1:
-        notes.append(f"also {', '.join(slot.names[1:])}")
-    if made is None:
-        note = "; ".join(notes) or "kept: its parameters are worth their place in the budget"
-        return Entry(slot.name, before, before, slot.parameters, slot.parameters, None, note)
-    lost = list(hooks(slot.module))
+def _entry(decision: Decision, made: Made | None) -> Entry:
+    site = decision.site
+    before = type(site.module).__name__
+    notes = [decision.reason] if decision.reason else []
+    if len(site.names) > 1:
+        notes.append(f"also {', '.join(site.names[1:])}")
+    if made is None or not isinstance(made.layer, PHLayer):
+        if made is not None and made.error:
+            notes.append("kept, and fitted to the data")
+        note = "; ".join(notes) or "kept: its parameters are worth their room in the budget"
+        return Entry(site.name, before, before, site.parameters, site.parameters, None, note)
+    lost = list(hooks(site.module))
     if lost:
         notes.append(f"lost its {', '.join(lost)}")
-    layer = made.layer
-    after = f"{type(layer).__name__} {layer.algebra.name if layer.algebra else f'n={layer.n}'}"
-    if layer.terms != layer.n:
-        after += f" terms={layer.terms}"
-    size = sum(parameter.numel() for parameter in layer.parameters())
-    return Entry(slot.name, before, after, slot.parameters, size, made.error, "; ".join(notes))
+    size = sum(parameter.numel() for parameter in made.layer.parameters())
+    after = f"{type(made.layer).__name__} {made.layer.structure}".replace(",", "")
+    after = after.replace("algebra=", "").replace("learn_True", "learned")
+    return Entry(site.name, before, after, site.parameters, size, made.error, "; ".join(notes))

@@ -14,8 +14,8 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from phnn.conversion.report import Entry, Report
 from phnn.conversion.sites import (
     PH_LAYERS,
-    Slot,
-    find_ph_slots,
+    Site,
+    find_ph_sites,
     has_own_forward,
     holds_weight,
     hooks,
@@ -49,10 +49,10 @@ def to_dense(model: nn.Module, *, fuse: bool = False, inplace: bool = False) -> 
         raise ValueError("batch norms fuse in evaluation mode only; call model.eval() first")
     graphs = trace(model) if fuse else ()  # before anything is changed
     before = sum(parameter.numel() for parameter in model.parameters())
-    slots = find_ph_slots(model)
-    layers = fold_layers(model, slots)
-    entries = [_entry(slot, layers.get(slot.name, slot.module)) for slot in slots]
-    folded = replace_modules(model, slots, layers, inplace)
+    sites = find_ph_sites(model)
+    layers = fold_layers(model, sites)
+    entries = [_entry(site, layers.get(site.name, site.module)) for site in sites]
+    folded = replace_modules(model, sites, layers, inplace)
     if graphs:
         entries += fuse_batch_norms(folded, graphs)
     after = sum(parameter.numel() for parameter in folded.parameters())
@@ -60,20 +60,20 @@ def to_dense(model: nn.Module, *, fuse: bool = False, inplace: bool = False) -> 
     return folded
 
 
-def fold_layers(model: nn.Module, slots: Iterable[Slot]) -> dict[str, nn.Module]:
+def fold_layers(model: nn.Module, sites: Iterable[Site]) -> dict[str, nn.Module]:
     """The dense layers of those that fold, by name.
 
     Where the algebra and F are shared, so is the weight.
     """
     weights: dict[tuple[object, ...], Tensor] = {}
     layers = {}
-    for slot in slots:
-        layer = slot.module
+    for site in sites:
+        layer = site.module
         assert isinstance(layer, PHLayer)
-        if slot.note:
+        if site.reason:
             continue
-        dense = layers[slot.name] = layer.to_dense()
-        if serves_attention(model, slot):
+        dense = layers[site.name] = layer.to_dense()
+        if serves_attention(model, site):
             dense.__class__ = NonDynamicallyQuantizableLinear
         # an A or F that is computed (weight_norm) is another tensor each time, and never shared
         state = {**layer._parameters, **layer._buffers}
@@ -85,22 +85,22 @@ def fold_layers(model: nn.Module, slots: Iterable[Slot]) -> dict[str, nn.Module]
     return layers
 
 
-def serves_attention(model: nn.Module, slot: Slot) -> bool:
+def serves_attention(model: nn.Module, site: Site) -> bool:
     """Whether torch's attention reads the weight itself, and needs it not to be quantized.
 
     An encoder layer does so, too, with those of its feed-forward part.
     """
     readers = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
-    parents = (model.get_submodule(name.rpartition(".")[0]) for name in slot.names)
+    parents = (model.get_submodule(name.rpartition(".")[0]) for name in site.names)
     return any(isinstance(parent, readers) for parent in parents)
 
 
-def _entry(slot: Slot, dense: nn.Module) -> Entry:
+def _entry(site: Site, dense: nn.Module) -> Entry:
     size = sum(parameter.numel() for parameter in dense.parameters())
-    before, after = type(slot.module).__name__, type(dense).__name__
-    lost = [] if slot.note else list(hooks(slot.module))
-    note = f"lost its {', '.join(lost)}" if lost else slot.note
-    return Entry(slot.name, before, after, slot.parameters, size, note=note)
+    before, after = type(site.module).__name__, type(dense).__name__
+    lost = [] if site.reason else list(hooks(site.module))
+    note = f"lost its {', '.join(lost)}" if lost else site.reason
+    return Entry(site.name, before, after, site.parameters, size, note=note)
 
 
 class _Tracer(fx.Tracer):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -40,6 +41,10 @@ class Report:
     entries: tuple[Entry, ...]
     parameters_before: int
     parameters_after: int
+    distance: float | None = None
+    done: Sequence[str] = ()
+    data: str = ""
+    curve: Sequence[Mapping[str, float]] = ()
 
     @property
     def changed(self) -> tuple[Entry, ...]:

@@ -1,10 +1,11 @@
-"""The dense layers of a model, as places where a PH layer could stand."""
+"""The layers of a model that a PH layer can replace, or that are PH layers."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
@@ -26,47 +27,32 @@ _TWINS[NonDynamicallyQuantizableLinear] = ph.PHLinear  # the output projection o
 _DENSE = tuple(kind for kind in _TWINS if isinstance(kind, type))
 
 
-@dataclass(frozen=True)
-class Choice:
-    """The size of one PH layer."""
-
-    n: int
-    terms: int
-
-
-@dataclass
-class Slot:
-    """A dense layer, the names it has in the model, and the class that could replace it.
+@dataclass(frozen=True, eq=False)
+class Site:
+    """A layer in a model: its module and its names.
 
     Attributes:
-        module: The dense layer.
+        module: The layer.
         names: Its names; more than one when the module is shared.
-        twin: The PH class with the same hyperparameters; None when there is none.
-        note: Why the layer stays as it is; empty when it can be replaced.
-        tied_to: The layer whose weight this one shares.
+        twin: The PH class with the same hyperparameters; None when the layer cannot be replaced.
+        reason: Why it cannot be replaced, or folded; empty when it can.
     """
 
     module: nn.Module
-    names: list[str]
+    names: tuple[str, ...]
     twin: type[ph.PHLayer] | None
-    note: str = ""
-    tied_to: Slot | None = None
-    dense: nn.Module = field(init=False)
-
-    def __post_init__(self) -> None:
-        # transformers' Conv1D is a linear layer that holds its weight transposed
-        transposed = self.twin is not None and _is_conv1d(self.module)
-        self.dense = _as_linear(self.module) if transposed else self.module
+    reason: str = ""
 
     @property
     def name(self) -> str:
         """The first of its names."""
         return self.names[0]
 
-    @property
-    def is_open(self) -> bool:
-        """Whether it can be replaced and its size is not that of a layer it is tied to."""
-        return self.twin is not None and self.tied_to is None
+    @cached_property
+    def dense(self) -> nn.Module:
+        """The layer as torch's own; transformers' Conv1D is a linear layer, transposed."""
+        is_conv1d = self.twin is not None and _is_conv1d(self.module)
+        return _as_linear(self.module) if is_conv1d else self.module
 
     @property
     def weight(self) -> Tensor:
@@ -85,35 +71,40 @@ class Slot:
 
     @property
     def parameters(self) -> int:
-        """Number of parameters of the dense layer."""
+        """Number of parameters of the layer."""
         return sum(parameter.numel() for parameter in self.module.parameters())
 
 
-def find_slots(model: nn.Module) -> list[Slot]:
-    """Every dense layer of the model, in order, with the reason where it cannot be replaced."""
-    slots: dict[int, Slot] = {}
+def find_sites(model: nn.Module, allow: Sequence[str] = ()) -> list[Site]:
+    """Return every dense layer of a model, in order, with the reason where it must stay.
+
+    Args:
+        model: Any model.
+        allow: Class names of subclasses that compute what their torch class does.
+    """
+    found = (_site(module, names, allow) for module, names in _modules(model))
+    return [site for site in found if site is not None]
+
+
+def find_ph_sites(model: nn.Module) -> list[Site]:
+    """Return every PH layer of a model, in order, with the reason where it cannot be folded."""
+    return [
+        Site(module, names, None, _own_forward_reason(module))
+        for module, names in _modules(model)
+        if isinstance(module, ph.PHLayer)
+    ]
+
+
+def _modules(model: nn.Module) -> list[tuple[nn.Module, tuple[str, ...]]]:
+    """Return the modules of a model, each with all its names."""
+    found: dict[int, tuple[nn.Module, list[str]]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
-        if id(module) in slots:
-            slots[id(module)].names.append(name)
-            continue
-        slot = _slot(name, module)
-        if slot is not None:
-            slots[id(module)] = slot
-    return list(slots.values())
+        found.setdefault(id(module), (module, []))[1].append(name)
+    return [(module, tuple(names)) for module, names in found.values()]
 
 
-def find_ph_slots(model: nn.Module) -> list[Slot]:
-    """Every PH layer of the model, in order, with the reason where it cannot be folded."""
-    slots: dict[int, Slot] = {}
-    for name, module in model.named_modules(remove_duplicate=False):
-        if isinstance(module, ph.PHLayer):
-            new = Slot(module, [], None, _own_way(module))
-            slots.setdefault(id(module), new).names.append(name)
-    return list(slots.values())
-
-
-def _own_way(layer: ph.PHLayer) -> str:
-    """Why the plain layer does not compute what a layer does; empty when it does."""
+def _own_forward_reason(layer: ph.PHLayer) -> str:
+    """Say why the torch layer would not compute what this layer does; nothing when it would."""
     if has_own_forward(layer):
         return "its forward was replaced; what it adds is unknown"
     kind = type(layer)
@@ -124,45 +115,55 @@ def _own_way(layer: ph.PHLayer) -> str:
 
 
 def has_own_forward(module: nn.Module) -> bool:
-    """Whether somebody has set the forward of this very module."""
+    """Return whether somebody has set the forward of this very module."""
     return "forward" in vars(module)
 
 
 def owners(model: nn.Module) -> dict[int, list[str]]:
-    """Names of each parameter tensor by identity; more than one where weights are tied."""
+    """Return the names of each parameter by identity; more than one where weights are tied."""
     names: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
     return names
 
 
-def _slot(name: str, module: nn.Module) -> Slot | None:
+def _site(module: nn.Module, names: tuple[str, ...], allow: Sequence[str]) -> Site | None:
     kind = type(module)
-    if isinstance(module, _DENSE) and not holds_weight(module):
-        note = "its weight is computed (weight_norm, pruning, …); remove that first"
-        return Slot(module, [name], None, note)
-    if isinstance(module, _DENSE) and has_own_forward(module):
-        return Slot(module, [name], None, "its forward was replaced; what it adds is unknown")
-    if kind in _TWINS or _is_conv1d(module):
-        twin = _TWINS.get(kind, ph.PHLinear)
-        dtype = module.get_parameter("weight").dtype
-        if not dtype.is_floating_point:
-            return Slot(module, [name], None, f"its weight is {dtype}, not real floating-point")
-        return Slot(module, [name], twin)
-    if isinstance(module, _DENSE):
-        return Slot(module, [name], None, f"{kind.__name__} is a subclass; what it adds is unknown")
+    if kind in _TWINS or _is_conv1d(module) or isinstance(module, _DENSE):
+        reason = _obstacle(module, allow)
+        return Site(module, names, None if reason else _twin(kind), reason)
     if isinstance(module, nn.RNNBase):
-        return Slot(module, [name], None, "recurrent layers have no PH twin")
+        return Site(module, names, None, "recurrent layers have no PH twin")
     if isinstance(module, nn.MultiheadAttention):
-        note = "its input projections (in_proj_weight) are parameters, not layers; out_proj is one"
-        return Slot(module, [name], None, note)
+        reason = "its input projections (in_proj_weight) are parameters; out_proj is a layer"
+        return Site(module, names, None, reason)
     if "quantized" in kind.__module__ and hasattr(module, "weight"):
-        return Slot(module, [name], None, "quantized; convert first, then quantize")
+        return Site(module, names, None, "quantized; convert first, then quantize")
     return None
 
 
+def _obstacle(module: nn.Module, allow: Sequence[str]) -> str:
+    """Say why a dense layer cannot be replaced; nothing when it can."""
+    kind = type(module)
+    if isinstance(module, _DENSE) and not holds_weight(module):
+        return "its weight is computed (weight_norm, pruning, …); remove that first"
+    if isinstance(module, _DENSE) and has_own_forward(module):
+        return "its forward was replaced; what it adds is unknown"
+    if kind not in _TWINS and not _is_conv1d(module) and kind.__name__ not in allow:
+        return f"{kind.__name__} is a subclass; what it adds is unknown (allow= can name it)"
+    dtype = module.get_parameter("weight").dtype
+    if not dtype.is_floating_point:
+        return f"its weight is {dtype}, not real floating-point"
+    return ""
+
+
+def _twin(kind: type[nn.Module]) -> type[ph.PHLayer]:
+    """Return the PH class for a type, or for the torch class that it is a subclass of."""
+    return next((_TWINS[base] for base in kind.__mro__ if base in _TWINS), ph.PHLinear)
+
+
 def holds_weight(layer: nn.Module) -> bool:
-    """Whether weight and bias are parameters of the layer, not computed by a hook from others."""
+    """Return whether weight and bias are parameters of the layer, not computed by a hook."""
     return {"weight", "bias"} <= layer._parameters.keys()
 
 
@@ -172,7 +173,7 @@ def _is_conv1d(module: nn.Module) -> bool:
 
 
 def _as_linear(module: nn.Module) -> nn.Linear:
-    """A view of transformers' Conv1D as `nn.Linear`, sharing its bias."""
+    """Return a view of transformers' Conv1D as `nn.Linear`, sharing its bias."""
     weight = module.get_parameter("weight")
     inputs, outputs = weight.shape
     linear = nn.Linear(inputs, outputs, device="meta", dtype=weight.dtype)
@@ -182,7 +183,7 @@ def _as_linear(module: nn.Module) -> nn.Linear:
 
 
 def hooks(module: nn.Module) -> Iterator[str]:
-    """Kinds of hooks that sit on a module and would be lost with it.
+    """Yield the kinds of hooks that sit on a module and would be lost with it.
 
     Not those of torch that compute a parameter (pruning, the old weight_norm): what they compute is
     what is replaced.
@@ -194,13 +195,20 @@ def hooks(module: nn.Module) -> Iterator[str]:
 
 
 def replace_modules(
-    model: nn.Module, slots: list[Slot], layers: Mapping[str, nn.Module], inplace: bool
+    model: nn.Module, sites: Sequence[Site], layers: Mapping[str, nn.Module], inplace: bool
 ) -> nn.Module:
-    """The model, or a copy of it, with the named layers in the place of those of their slots."""
-    new = {slot.name: (slot, layers[slot.name]) for slot in slots if slot.name in layers}
+    """Return the model, or a copy of it, with new layers at some of its sites.
+
+    Args:
+        model: The model.
+        sites: Its sites.
+        layers: The new layers, by the first name of their site.
+        inplace: Change the model itself instead of a copy.
+    """
+    new = {site.name: (site, layers[site.name]) for site in sites if site.name in layers}
     if not inplace:
         # a deep copy that meets a replaced module takes the new one, wherever the model holds it
-        memo: dict[int, object] = {id(slot.module): layer for slot, layer in new.values()}
+        memo: dict[int, object] = {id(site.module): layer for site, layer in new.values()}
         try:
             return copy.deepcopy(model, memo)
         except Exception as error:
@@ -210,8 +218,8 @@ def replace_modules(
             ) from error
     if "" in new:
         raise ValueError(f"{type(model).__name__} is itself the layer; use inplace=False")
-    for slot, layer in new.values():
-        for name in slot.names:
+    for site, layer in new.values():
+        for name in site.names:
             parent, _, child = name.rpartition(".")
             setattr(model.get_submodule(parent), child, layer)
     return model

@@ -10,8 +10,9 @@ from torch import nn
 
 from phnn import algebra as algebras
 from phnn.algebra import Algebra
-from phnn.conversion.sites import PH_LAYERS, Slot, find_slots, replace_modules
+from phnn.conversion.sites import PH_LAYERS, Site, find_ph_sites, find_sites, replace_modules
 from phnn.nn import PHLayer
+from phnn.structure import show_dimension
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class LayerSpec:
 
     Attributes:
         kind: Name of its class.
-        n: Dimension of its algebra.
+        n: Dimension of its algebra, or the pair (n_out, n_in).
         terms: Number of Kronecker terms.
         algebra: Its known algebra: a name that `phnn.algebra.get` finds, or the arguments of
             `Algebra`; None for one that is only learned.
@@ -29,15 +30,19 @@ class LayerSpec:
     """
 
     kind: str
-    n: int
+    n: int | tuple[int, int]
     terms: int
     algebra: str | dict[str, Any] | None
     learn_algebra: bool
     rank: int | None = None
 
+    def __post_init__(self) -> None:
+        if isinstance(self.n, list):  # as JSON has it
+            object.__setattr__(self, "n", tuple(self.n))
+
     @classmethod
     def of(cls, layer: PHLayer) -> LayerSpec:
-        """Describes a layer."""
+        """Describe a layer."""
         return cls(
             kind=type(layer).__name__,
             n=layer.n,
@@ -48,7 +53,7 @@ class LayerSpec:
         )
 
     def make(self, twin: type[PHLayer], dense: nn.Module) -> PHLayer:
-        """Makes the layer, as a fresh PH twin of a torch layer that is as trainable."""
+        """Make the layer, as a fresh PH twin of a torch layer that is as trainable."""
         algebra = None if self.algebra is None else _find_algebra(self.algebra)
         size = {"n": self.n, "terms": self.terms} if algebra is None else {}
         layer = twin.like(
@@ -62,12 +67,12 @@ class LayerSpec:
         return layer
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the fields, ready for JSON; `LayerSpec(**fields)` reads them."""
+        """Return the fields, ready for JSON; `LayerSpec(**fields)` reads them."""
         return asdict(self)
 
     def __str__(self) -> str:
         if self.algebra is None:
-            algebra = f"n={self.n}"
+            algebra = f"n={show_dimension(self.n)}"
         else:
             algebra = self.algebra if isinstance(self.algebra, str) else self.algebra["name"]
         terms = "" if self.terms == self.n else f" terms={self.terms}"
@@ -77,7 +82,7 @@ class LayerSpec:
 
 
 def describe_layers(model: nn.Module) -> dict[str, LayerSpec]:
-    """Describes every PH layer of a model, by each of its names.
+    """Describe every PH layer of a model, by each of its names.
 
     Subclasses are left out: what they add is unknown, so only the model's own constructor can make
     them.
@@ -90,7 +95,7 @@ def describe_layers(model: nn.Module) -> dict[str, LayerSpec]:
 
 
 def find_changes(before: nn.Module, after: nn.Module) -> dict[str, LayerSpec | None]:
-    """Finds what `install_layers` has to put into one model to give it the layers of another.
+    """Find what `install_layers` has to put into one model to give it the layers of another.
 
     Args:
         before: The model to change.
@@ -104,7 +109,7 @@ def find_changes(before: nn.Module, after: nn.Module) -> dict[str, LayerSpec | N
 
 
 def install_layers(model: nn.Module, layers: Mapping[str, LayerSpec | None]) -> nn.Module:
-    """Puts fresh layers into a model, in place; works on the meta device.
+    """Put fresh layers into a model, in place; works on the meta device.
 
     Args:
         model: Any model; nothing of it changes when one of the layers cannot be made.
@@ -114,46 +119,47 @@ def install_layers(model: nn.Module, layers: Mapping[str, LayerSpec | None]) -> 
     Returns:
         The model; the new layer when the model is itself the layer.
     """
-    slots = _slots_by_name(model)
+    sites = _sites_by_name(model)
     made: dict[str, nn.Module] = {}
     for name, spec in layers.items():
-        if name not in slots:
+        if name not in sites:
             raise ValueError(f"the model has no linear or convolutional layer {name!r}")
-        slot = slots[name]
-        if slot.name not in made:
-            made[slot.name] = _make(slot, spec)
+        site = sites[name]
+        if site.name not in made:
+            made[site.name] = _make(site, spec)
     if "" in made:
         return made[""]
-    return replace_modules(model, list(slots.values()), made, inplace=True)
+    return replace_modules(model, list(sites.values()), made, inplace=True)
 
 
-def _slots_by_name(model: nn.Module) -> dict[str, Slot]:
-    """The places of torch and PH layers, by each of their names."""
-    slots = {id(slot.module): slot for slot in find_slots(model)}
-    for name, module in model.named_modules(remove_duplicate=False):
-        if isinstance(module, PHLayer) and type(module) in PH_LAYERS:
-            slots.setdefault(id(module), Slot(module, [], type(module))).names.append(name)
-    return {name: slot for slot in slots.values() for name in slot.names}
+def _sites_by_name(model: nn.Module) -> dict[str, Site]:
+    """Return the sites of torch and PH layers by each of their names."""
+    ph_sites = (
+        Site(site.module, site.names, type(site.module))
+        for site in find_ph_sites(model)
+        if type(site.module) in PH_LAYERS
+    )
+    return {name: site for site in (*find_sites(model), *ph_sites) for name in site.names}
 
 
-def _make(slot: Slot, spec: LayerSpec | None) -> nn.Module:
-    module = slot.module
+def _make(site: Site, spec: LayerSpec | None) -> nn.Module:
+    module = site.module
     if spec is None:
         return module.to_dense() if isinstance(module, PHLayer) else module
-    if slot.twin is None or slot.twin.__name__ != spec.kind:
-        reason = slot.note if slot.twin is None else f"its PH twin is {slot.twin.__name__}"
+    if site.twin is None or site.twin.__name__ != spec.kind:
+        reason = site.reason if site.twin is None else f"its PH twin is {site.twin.__name__}"
         raise ValueError(
-            f"{slot.name}: {spec.kind} cannot replace {type(module).__name__}; {reason}"
+            f"{site.name}: {spec.kind} cannot replace {type(module).__name__}; {reason}"
         )
     try:
-        dense = module.to_dense() if isinstance(module, PHLayer) else slot.dense
-        return spec.make(slot.twin, dense)
+        dense = module.to_dense() if isinstance(module, PHLayer) else site.dense
+        return spec.make(site.twin, dense)
     except ValueError as error:
-        raise ValueError(f"{slot.name}: {error}") from error
+        raise ValueError(f"{site.name}: {error}") from error
 
 
 def _name_algebra(algebra: Algebra) -> str | dict[str, Any]:
-    """The name of an algebra where it says everything, otherwise all of its fields."""
+    """Return the name of an algebra where it says everything, otherwise all of its fields."""
     try:
         known = algebras.get(algebra.name) == algebra
     except ValueError:

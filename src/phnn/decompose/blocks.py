@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 __all__ = ["Blocks", "canonical", "check_weight"]
@@ -35,9 +34,7 @@ class Blocks:
     transposed: bool = False
 
     def __post_init__(self) -> None:
-        first, second = (
-            (self.n_in, self.n_out) if self.transposed else (self.n_out, self.n_in)
-        )
+        first, second = (self.n_in, self.n_out) if self.transposed else (self.n_out, self.n_in)
         if len(self.shape) < 2 or self.shape[0] % (self.groups * first) or self.shape[1] % second:
             n = self.n_out if self.n_out == self.n_in else (self.n_out, self.n_in)
             raise ValueError(
@@ -70,13 +67,16 @@ class Blocks:
         """Return the matrix whose rank is the number of terms, (n_out · n_in, everything else)."""
         return self.split(weight).movedim((1, 3), (0, 1)).flatten(0, 1).flatten(1)
 
-    def filters(self, F: Tensor) -> Tensor:
+    def fold(self, F: Tensor) -> Tensor:
         """Return filters (groups, terms, P, Q, K) in the layout of a PH layer."""
         if self.transposed:
             F = F.flip(-1).transpose(2, 3)
-        return F.flatten(0, 2).unflatten(-1, self.kernel or (1,)).reshape(
-            -1, F.shape[3], *self.kernel
-        )
+        return F.reshape(-1, F.shape[3], *self.kernel)
+
+    def unfold(self, F: Tensor, terms: int) -> Tensor:
+        """Return the filters of a PH layer as (groups, terms, P, Q, K)."""
+        blocks = F.reshape(self.groups, terms, -1, F.shape[1], math.prod(self.kernel))
+        return blocks.transpose(2, 3).flip(-1) if self.transposed else blocks
 
 
 def canonical(weight: Tensor, groups: int = 1, transposed: bool = False) -> Tensor:
@@ -87,9 +87,7 @@ def canonical(weight: Tensor, groups: int = 1, transposed: bool = False) -> Tens
         groups: Groups of the convolution.
         transposed: Whether it is the weight of a transposed convolution.
     """
-    blocks = weight.unflatten(0, (groups, -1)).flatten(3) if weight.dim() > 2 else (
-        weight.unflatten(0, (groups, -1)).unsqueeze(-1)
-    )
+    blocks = weight.unsqueeze(-1).flatten(2).unflatten(0, (groups, -1))
     return blocks.transpose(1, 2).flip(-1) if transposed else blocks
 
 

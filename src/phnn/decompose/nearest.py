@@ -1,12 +1,15 @@
 r"""From a dense weight to the nearest sum of Kronecker products.
 
-Rearranged so that the n × n places of the blocks are its rows and the places inside a block its
-columns, a sum of m Kronecker products is a matrix of rank m:
+Rearranged so that the n_out × n_in blocks are its rows and the entries of a block its columns, a
+sum of m Kronecker products is a matrix of rank m:
 
 .. math:: R[(a, b), (o, c)] = H[a, o, b, c] = \sum_i A_i[a, b] \cdot F_i[o, c]
 
 so the nearest one is a truncated singular value decomposition of R (Van Loan and Pitsianis,
 "Approximation with Kronecker Products", 1993), and the tail of its spectrum is the error.
+
+With the second moment of what the layer receives, the error of its outputs counts instead of that
+of its weight; see `phnn.decompose.activations`.
 """
 
 from __future__ import annotations
@@ -19,7 +22,10 @@ import torch
 from torch import Tensor
 
 from phnn.algebra import Algebra
+from phnn.decompose import activations
+from phnn.decompose.blocks import Blocks, canonical, check_weight
 from phnn.decompose.threads import one_thread
+from phnn.structure import Dimension, Structure
 
 __all__ = ["Nearest", "divisors", "errors", "nearest", "nearest_shared", "spectrum"]
 
@@ -29,9 +35,10 @@ class Nearest:
     r"""A PH weight beside the dense one it stands for.
 
     Attributes:
-        A: The algebra, (terms, n, n); each term has Frobenius norm √n, F carries the scale.
+        A: The algebra, (terms, n_out, n_in). All its terms have one norm, and F carries the scale.
         F: The filters, as a PH layer holds them.
-        error: :math:`\lVert W - H \rVert_F / \lVert W \rVert_F`.
+        error: :math:`\lVert W - H \rVert_F / \lVert W \rVert_F`; of a fit to activations,
+            :math:`\lVert (W - H) X \rVert / \lVert W X \rVert`.
         spectrum: Singular values of the rearranged weight, largest first: what each further term
             would add.
     """
@@ -44,23 +51,28 @@ class Nearest:
 
 def nearest(
     weight: Tensor,
-    n: int | None = None,
+    n: Dimension | None = None,
     *,
     terms: int | None = None,
-    algebra: Algebra | None = None,
+    algebra: Algebra | str | None = None,
     groups: int = 1,
     transposed: bool = False,
+    second_moment: Tensor | None = None,
 ) -> Nearest:
-    r"""The sum :math:`\sum_i A_i \otimes F_i` nearest to a dense weight in the Frobenius norm.
+    r"""Return the sum :math:`\sum_i A_i \otimes F_i` nearest to a dense weight.
 
     Args:
         weight: The weight of a torch layer, (out, in/groups, \*k), transposed (in, out/groups,
             \*k).
-        n: Dimension of the algebra.
+        n: Dimension of the algebra, or a pair (n_out, n_in).
         terms: Number of Kronecker terms, n by default; n² reproduces every weight.
         algebra: A known algebra to keep; then the filters alone are fitted, by least squares.
         groups: Groups of the convolution; one A serves all of them.
         transposed: Whether the weight is that of a transposed convolution.
+        second_moment: Sum of :math:`x x^\top` over the patches x that the layer sees, (in/groups ·
+            k)² for each group, with a leading axis for the groups where there are several. The
+            patches of a transposed convolution are those of its zero-inserted input. With it, the
+            error of the layer's outputs is minimised instead of that of its weight.
 
     Example:
         >>> A, F = torch.randn(2, 2, 2), torch.randn(6, 4)
@@ -69,26 +81,48 @@ def nearest(
         >>> found.error < 1e-6, found.A.shape, found.F.shape
         (True, torch.Size([2, 2, 2]), torch.Size([6, 4]))
     """
-    return nearest_shared(
+    found = nearest_shared(
         [weight], n, terms=terms, algebra=algebra, groups=[groups], transposed=[transposed]
     )[0]
+    if second_moment is None:
+        return found
+    structure = Structure.of(n, algebra=algebra, terms=terms)
+    blocks = _blocks(weight, structure, groups, transposed)
+    exact = canonical(weight.detach().double().cpu(), groups, transposed)
+    C = _check_moment(second_moment, exact)
+    moments = activations.Moments.of(exact, C)
+    A, F = found.A.double().cpu(), blocks.unfold(found.F.double().cpu(), structure.terms)
+    with one_thread():
+        if structure.n == (exact.shape[1], 1):
+            A, F, squared = activations.low_rank_fit(moments, exact, structure.terms)
+        else:
+            A, F, squared = activations.fit(moments, A, F, fixed=structure.algebra is not None)
+    if structure.algebra is None:
+        size = _norm(structure)
+        A, F = A * size, F / size
+    return Nearest(
+        A=A.to(weight),
+        F=blocks.fold(F).to(weight).contiguous(),
+        error=math.sqrt(squared),
+        spectrum=found.spectrum,
+    )
 
 
 @one_thread()
 def nearest_shared(
     weights: Sequence[Tensor],
-    n: int | None = None,
+    n: Dimension | None = None,
     *,
     terms: int | None = None,
-    algebra: Algebra | None = None,
+    algebra: Algebra | str | None = None,
     groups: Sequence[int] | None = None,
     transposed: Sequence[bool] | None = None,
 ) -> list[Nearest]:
-    """The same for several weights that share one algebra; their Gram matrices are added.
+    """Return the nearest sums for several weights that share one algebra.
 
     Args:
         weights: Dense weights; each counts by its squared norm.
-        n: Dimension of the algebra.
+        n: Dimension of the algebra, or a pair (n_out, n_in).
         terms: Number of Kronecker terms, n by default.
         algebra: A known algebra to keep.
         groups: Groups of each weight, 1 by default.
@@ -96,29 +130,32 @@ def nearest_shared(
     """
     if not weights:
         raise ValueError("give at least one weight")
-    groups = groups or [1] * len(weights)
-    transposed = transposed or [False] * len(weights)
-    n, terms = _resolve(n, terms, algebra)
-    parts = [_Rearranged(*part, n=n) for part in zip(weights, groups, transposed, strict=True)]
-    grams = [part.gram() for part in parts]
-    if algebra is None:
-        vectors = torch.linalg.eigh(sum(grams[1:], grams[0])).eigenvectors.flip(1)
-        basis = vectors[:, :terms].mT * math.sqrt(n)
-        inverse = basis.mT / n  # the rows are orthogonal, of norm √n
+    structure = Structure.of(n, terms=terms, algebra=algebra)
+    all_groups = groups or [1] * len(weights)
+    all_transposed = transposed or [False] * len(weights)
+    parts = [
+        _Rearranged(weight, _blocks(weight, structure, g, t))
+        for weight, g, t in zip(weights, all_groups, all_transposed, strict=True)
+    ]
+    if structure.algebra is None:
+        basis = _main_directions(parts, structure.terms) * _norm(structure)
+        inverse = basis.mT / _norm(structure) ** 2  # the rows are orthogonal
     else:
-        basis = algebra.structure.flatten(1).to(grams[0].device)
+        basis = structure.algebra.structure.flatten(1)
         inverse = torch.linalg.pinv(basis)
-    return [part.fit(basis, inverse, gram) for part, gram in zip(parts, grams, strict=True)]
+    return [part.fit(structure, basis, inverse) for part in parts]
 
 
 @one_thread()
-def spectrum(weight: Tensor, n: int, groups: int = 1, transposed: bool = False) -> Tensor:
-    """Singular values of the rearranged weight, n² of them in float64, largest first."""
-    return _singular_values(_Rearranged(weight, groups, transposed, n=n).gram())
+def spectrum(weight: Tensor, n: Dimension, groups: int = 1, transposed: bool = False) -> Tensor:
+    """Return the singular values of the rearranged weight in float64, largest first."""
+    n_out, n_in = (n, n) if isinstance(n, int) else n
+    structure = Structure.of((n_out, n_in), terms=1)
+    return _Rearranged(weight, _blocks(weight, structure, groups, transposed)).singular_values()
 
 
 def errors(spectrum: Tensor) -> Tensor:
-    """Relative Frobenius error left by the first 0, 1, 2, … terms, from a spectrum.
+    """Return the relative Frobenius error left by the first 0, 1, 2, … terms of a spectrum.
 
     Example:
         >>> errors(torch.tensor([4.0, 3.0]))
@@ -130,88 +167,105 @@ def errors(spectrum: Tensor) -> Tensor:
 
 
 def divisors(weight_shape: Sequence[int], groups: int = 1, most: int | None = None) -> list[int]:
-    """Dimensions n > 1 that divide both channel counts of a weight, per group, smallest first."""
+    """Return the n > 1 that divide both channel counts of a weight, per group, smallest first."""
     common = math.gcd(weight_shape[0] // groups, weight_shape[1])
     limit = common if most is None else min(common, most)
     return [n for n in range(2, limit + 1) if common % n == 0]
 
 
-def _resolve(n: int | None, terms: int | None, algebra: Algebra | None) -> tuple[int, int]:
-    if algebra is not None:
-        if n not in (None, algebra.n) or terms not in (None, algebra.n):
-            raise ValueError(f"{algebra.name} has n={algebra.n}, got n={n} and terms={terms}")
-        return algebra.n, algebra.n
-    if n is None:
-        raise TypeError("give n=, the dimension of the algebra, or algebra=, a known one")
-    _check_dimension(n)
-    terms = n if terms is None else terms
-    if not 1 <= terms <= n * n:
-        raise ValueError(f"terms is between 1 and n²={n * n}, got terms={terms}")
-    return n, terms
+def _blocks(weight: Tensor, structure: Structure, groups: int, transposed: bool) -> Blocks:
+    check_weight(weight)
+    return Blocks(tuple(weight.shape), structure.n_out, structure.n_in, groups, transposed)
 
 
-def _check_dimension(n: int) -> None:
-    if not isinstance(n, int) or n < 1:
-        raise ValueError(f"n is an integer, at least 1; got n={n}")
+def _norm(structure: Structure) -> float:
+    """Return the norm of each term of a learned A: together they have that of a fresh layer."""
+    if structure.is_square:
+        return math.sqrt(structure.n_out)
+    return math.sqrt(structure.n_out * structure.n_in / structure.terms)
 
 
-def _singular_values(gram: Tensor) -> Tensor:
-    values: Tensor = torch.linalg.eigvalsh(gram)
-    return values.flip(0).clamp_min(0).sqrt()
+def _check_moment(second_moment: Tensor, weight: Tensor) -> Tensor:
+    groups, _, inputs, kernel = weight.shape
+    C = second_moment.detach().double().cpu()
+    C = C.unsqueeze(0) if C.dim() == 2 else C
+    size = inputs * kernel
+    if C.shape != (groups, size, size):
+        raise ValueError(
+            f"the layer sees patches of {size} numbers in {groups} groups, so second_moment has "
+            f"shape {(groups, size, size)}; got {tuple(second_moment.shape)}"
+        )
+    if not C.isfinite().all():
+        raise ValueError("second_moment holds values that are NaN or infinite")
+    return C
 
 
 class _Rearranged:
     """A weight as the matrix whose rank is the number of Kronecker terms."""
 
-    def __init__(self, weight: Tensor, groups: int, transposed: bool, n: int) -> None:
-        if weight.is_meta:
-            raise ValueError("the weight is on the meta device and holds no numbers to decompose")
-        if not weight.is_floating_point():
-            raise TypeError(f"the weight must be real and floating-point, got {weight.dtype}")
-        _check_dimension(n)
-        if weight.dim() < 2 or weight.shape[0] % (groups * n) or weight.shape[1] % n:
-            raise ValueError(
-                f"n={n} must divide both channel counts of the weight {tuple(weight.shape)}"
-                + (f" with groups={groups}" if groups > 1 else "")
-            )
-        self.dtype, self.n, self.transposed = weight.dtype, n, transposed
-        places = weight.detach().unflatten(0, (groups, n, -1)).unflatten(3, (n, -1))
-        # (g, a, o, b, c, …), transposed (g, b, c, a, o, …): rows are always (a, b)
-        first, second = (3, 1) if transposed else (1, 3)
-        places = places.movedim((first, second), (0, 1))
-        self.inner = places.shape[2:]  # (g, rows, columns, *kernel) of a block
+    def __init__(self, weight: Tensor, blocks: Blocks) -> None:
+        self.dtype, self.device, self.blocks = weight.dtype, weight.device, blocks
         exact = weight.dtype in (torch.float32, torch.float64)
-        self.matrix = places.reshape(n * n, -1).to(weight.dtype if exact else torch.float32)
+        precise = weight.detach().to(weight.dtype if exact else torch.float32)
+        self.matrix = blocks.rearrange(canonical(precise, blocks.groups, blocks.transposed))
+        self._grams: dict[bool, Tensor] = {}
 
-    def gram(self) -> Tensor:
-        """The n² × n² products of rows in float64, by columns that fit a cache; on the CPU."""
-        size, device = len(self.matrix), self.matrix.device
+    def gram(self, rows: bool) -> Tensor:
+        """Return the products of rows, or of columns, in float64 on the CPU; computed once."""
+        if rows not in self._grams:
+            self._grams[rows] = self._gram(rows)
+        return self._grams[rows]
+
+    def _gram(self, rows: bool) -> Tensor:
+        matrix = self.matrix if rows else self.matrix.mT
+        device = self.matrix.device
         if device.type not in ("cpu", "cuda"):
             device = torch.device("cpu")  # not all others have float64
-        gram = torch.zeros(size, size, dtype=torch.float64, device=device)
-        for columns in self.matrix.split(max(1, 2**20 // size), dim=1):
-            exact = columns.to(device).double()
+        gram = torch.zeros(len(matrix), len(matrix), dtype=torch.float64, device=device)
+        for part in matrix.split(max(1, 2**20 // len(matrix)), dim=1):  # what fits a cache
+            exact = part.to(device).double()
             gram.addmm_(exact, exact.mT)
         gram = gram.cpu()
         if not gram.isfinite().all():
             raise ValueError("the weight holds values that are NaN or infinite")
         return gram
 
-    def fit(self, basis: Tensor, inverse: Tensor, gram: Tensor) -> Nearest:
-        """The filters that go best with the given (terms, n²) matrices."""
+    def singular_values(self) -> Tensor:
+        rows, columns = self.matrix.shape
+        values = torch.linalg.eigvalsh(self.gram(rows=rows <= columns))
+        found = values.flip(0).clamp_min(0).sqrt()
+        return torch.cat([found, found.new_zeros(max(0, rows - len(found)))])
+
+    def fit(self, structure: Structure, basis: Tensor, inverse: Tensor) -> Nearest:
+        """Return the filters that go best with the given (terms, n_out · n_in) matrices."""
         filters = self._like(inverse.mT) @ self.matrix
-        total, inside = gram.trace(), (basis * (inverse.mT @ gram)).sum()
-        tiny = torch.finfo(total.dtype).tiny  # a weight of zeros has no error
-        error = ((total - inside).clamp_min(0) / total.clamp_min(tiny)).sqrt().item()
-        terms = len(basis)
-        F = filters.view(terms, *self.inner).transpose(0, 1).flatten(0, 2)
+        missing = (self.matrix - self._like(basis.mT) @ filters).double().norm()
+        total = self.matrix.double().norm().clamp_min(torch.finfo(torch.float64).tiny)
+        P, Q = self.blocks.inner
+        F = filters.view(structure.terms, self.blocks.groups, P, Q, -1).transpose(0, 1)
         return Nearest(
-            A=self._like(basis).view(terms, self.n, self.n).to(self.dtype),
-            F=F.to(self.dtype).contiguous(),
-            error=error,
-            spectrum=_singular_values(gram),
+            A=self._like(basis).view(-1, structure.n_out, structure.n_in).to(self.dtype),
+            F=self.blocks.fold(F).to(self.dtype).contiguous(),
+            error=float(missing / total),
+            spectrum=self.singular_values(),
         )
 
     def _like(self, exact: Tensor) -> Tensor:
-        """A matrix in the precision of the weight, then where the weight is."""
-        return exact.to(self.matrix.dtype).to(self.matrix.device)
+        """Return a matrix in the precision of the weight, then where the weight is."""
+        return exact.to(self.matrix.dtype).to(self.device)
+
+
+def _main_directions(parts: Sequence[_Rearranged], terms: int) -> Tensor:
+    """Return the first left singular vectors of all matrices side by side, as rows."""
+    rows = len(parts[0].matrix)
+    if len(parts) > 1 or rows <= parts[0].matrix.shape[1]:
+        grams = [part.gram(rows=True) for part in parts]
+        vectors: Tensor = torch.linalg.eigh(sum(grams[1:], grams[0])).eigenvectors
+        return vectors.flip(1)[:, :terms].mT
+    # fewer columns than rows: their Gram matrix is the smaller one
+    matrix = parts[0].matrix.cpu().double()
+    right = torch.linalg.eigh(parts[0].gram(rows=False)).eigenvectors.flip(1)[:, :terms]
+    left = matrix @ right
+    if left.shape[1] < terms:  # more terms than the matrix has rank: any further directions do
+        left = torch.cat([left, torch.eye(rows, terms - left.shape[1], dtype=left.dtype)], dim=1)
+    return torch.linalg.qr(left).Q.mT

@@ -26,9 +26,11 @@ from phnn.functional._layers import (
     conv_transpose3d,
     linear,
 )
+from phnn.functional._sizes import Sizes
 
 __all__ = [
     "Factors",
+    "Sizes",
     "conv1d",
     "conv2d",
     "conv3d",

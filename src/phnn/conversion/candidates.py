@@ -1,0 +1,248 @@
+"""The sizes that a layer could have, with what each costs and how much it errs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from phnn.conversion.sites import Site
+from phnn.decompose import activations
+from phnn.decompose.activations import Moments
+from phnn.decompose.blocks import Blocks, canonical
+from phnn.decompose.threads import one_thread
+from phnn.functional import Sizes
+from phnn.structure import Structure
+
+__all__ = ["Candidate", "Family", "by_activations", "by_weights", "start_of"]
+
+# shares of a layer's parameters that are tried, in steps of about a half
+SHARES = (0.025, 0.045, 0.075, 0.12, 0.18, 0.27, 0.4, 0.57, 0.78)
+FINALISTS = 2  # shapes of each share that are fitted to activations, the best by their weights
+ROUNDS = 2  # of each fit, when there are many; the chosen one gets more
+LARGEST = 640  # the smaller side of a rearranged weight: its spectrum costs the cube of it
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One size of a layer.
+
+    Attributes:
+        structure: Of the PH layer; None for the dense layer.
+        parameters: Of the weight.
+        multiplications: For one sample, in the cheapest computation; 0 where nothing ran.
+        error: Squared error of the outputs, or of the weight, relative to their energy.
+    """
+
+    structure: Structure | None
+    parameters: int
+    multiplications: float
+    error: float
+
+    @property
+    def cost(self) -> float:
+        """What the error costs a network: 1 − error of the energy passes, and shares multiply."""
+        # a layer that passes nothing costs as much as 28 layers that pass half
+        return -math.log(max(1 - self.error, 1e-12))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields, ready for JSON."""
+        fields = asdict(self)
+        if self.structure is not None:
+            fields["structure"] = [self.structure.n_out, self.structure.n_in, self.structure.terms]
+        return fields
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Candidate:
+        """Read what `to_dict` wrote."""
+        structure = fields["structure"]
+        return cls(**{**fields, "structure": None if structure is None else Structure(*structure)})
+
+
+@dataclass(frozen=True)
+class Family:
+    """Which structures a search considers.
+
+    Attributes:
+        square: The paper's, n_out = n_in.
+        rectangular: All other pairs.
+        low_rank: n = (out, 1) and (1, in).
+    """
+
+    square: bool = True
+    rectangular: bool = True
+    low_rank: bool = True
+
+    def shapes(self, out: int, inputs: int, kernel: int) -> list[tuple[int, int]]:
+        """Return the pairs (n_out, n_in) for a weight of these sizes."""
+        found = []
+        size = out * inputs * kernel
+        for n_out in _divisors(out):
+            for n_in in _divisors(inputs):
+                blocks = n_out * n_in
+                corner = (n_out, n_in) in ((out, 1), (1, inputs))
+                allowed = self.low_rank if corner else self.rectangular
+                if n_out == n_in and not corner:
+                    allowed = self.square
+                small = min(blocks, size // blocks) <= LARGEST
+                if allowed and blocks > 1 and (small or corner):
+                    found.append((n_out, n_in))
+        return found
+
+
+def count_multiplications(site: Site, structure: Structure | None, positions: float) -> float:
+    """Return the multiplications of one sample in the cheapest computation, without assembly.
+
+    Args:
+        site: The layer.
+        structure: Of its PH layer; None for the dense layer.
+        positions: Of its output, for one sample.
+    """
+    if structure is None:
+        # of a transposed convolution each input position meets the whole kernel
+        return positions / _step(site) * site.weight.numel()
+    blocks = Blocks(
+        tuple(site.weight.shape), structure.n_out, structure.n_in, site.groups, site.transposed
+    )
+    P, Q = blocks.inner
+    sizes = Sizes(
+        groups=site.groups,
+        terms=structure.terms,
+        n_out=structure.n_out,
+        n_in=structure.n_in,
+        outputs=P,
+        inputs=Q,
+        kernel=math.prod(blocks.kernel),
+        dims=len(blocks.kernel),
+        transposed=site.transposed,
+    )
+    step = math.prod(getattr(site.dense, "stride", ()))
+    counts = sizes.assembled(), sizes.filter_first(step), sizes.mix_first(step)
+    return positions / _step(site) * min(counts)
+
+
+def _step(site: Site) -> int:
+    """Return the positions of a transposed convolution's output for one of its input."""
+    return math.prod(getattr(site.dense, "stride", ())) if site.transposed else 1
+
+
+def by_weights(site: Site, family: Family, positions: float) -> list[Candidate]:
+    """Return every size of a layer with the error of its weight."""
+    return [_dense(site, positions)] + [
+        _candidate(site, structure, positions, error)
+        for structure, error in _by_spectra(site, family, _every_term)
+    ]
+
+
+@one_thread()
+def by_activations(
+    site: Site, moments: Moments, family: Family, positions: float
+) -> list[Candidate]:
+    """Return some sizes of a layer with the error of its outputs.
+
+    For each share of the parameters the shapes that are best by the weight are fitted to the
+    activations, and the low-rank ones besides.
+    """
+    weight = canonical(site.weight.detach().double().cpu(), site.groups, site.transposed)
+    candidates = [_dense(site, positions)]
+    by_share: dict[int, list[tuple[float, Structure]]] = {}
+    for structure, error in _by_spectra(site, family, _some_terms):
+        parameters = structure.count(tuple(site.weight.shape), site.groups)
+        share = min(range(len(SHARES)), key=lambda i: abs(SHARES[i] * weight.numel() - parameters))
+        by_share.setdefault(share, []).append((error, structure))
+    low_rank = (weight.shape[1], 1)
+    for found in by_share.values():
+        found.sort(key=lambda pair: pair[0])
+        chosen = [structure for _, structure in found[:FINALISTS]]
+        chosen += [s for _, s in found[FINALISTS:] if s.n == low_rank]
+        for structure in chosen:
+            A, F = start_of(site, weight, structure)
+            *_, error = solve(moments, weight, structure, A, F, rounds=ROUNDS)
+            candidates.append(_candidate(site, structure, positions, error))
+    return candidates
+
+
+def solve(
+    moments: Moments,
+    weight: Tensor,
+    structure: Structure,
+    A: Tensor,
+    F: Tensor,
+    rounds: int,
+    fixed: bool = False,
+) -> tuple[Tensor, Tensor, float]:
+    """Fit a structure to activations, in closed form where there is one."""
+    if structure.n == (weight.shape[1], 1) and not fixed:
+        return activations.low_rank_fit(moments, weight, structure.terms)
+    return activations.fit(moments, A, F, rounds=rounds, fixed=fixed)
+
+
+def start_of(site: Site, weight: Tensor, structure: Structure) -> tuple[Tensor, Tensor]:
+    """Return the A and F nearest to a canonical weight, to begin a fit with."""
+    blocks = Blocks(
+        tuple(site.weight.shape), structure.n_out, structure.n_in, site.groups, site.transposed
+    )
+    P, Q = blocks.inner
+    matrix = blocks.rearrange(weight)
+    if structure.algebra is not None:
+        A = structure.algebra.structure
+        filters = torch.linalg.pinv(A.flatten(1).mT) @ matrix
+    else:
+        left = _left_vectors(matrix, structure.terms)
+        A = left.mT.reshape(structure.terms, structure.n_out, structure.n_in)
+        filters = left.mT @ matrix
+    return A, filters.view(structure.terms, site.groups, P, Q, -1).transpose(0, 1)
+
+
+def _left_vectors(matrix: Tensor, terms: int) -> Tensor:
+    rows, columns = matrix.shape
+    if rows <= columns:
+        return torch.linalg.eigh(matrix @ matrix.mT).eigenvectors.flip(1)[:, :terms]
+    right = torch.linalg.eigh(matrix.mT @ matrix).eigenvectors.flip(1)[:, :terms]
+    return torch.linalg.qr(matrix @ right).Q
+
+
+def _dense(site: Site, positions: float) -> Candidate:
+    multiplications = count_multiplications(site, None, positions)
+    return Candidate(None, site.weight.numel(), multiplications, 0.0)
+
+
+def _candidate(site: Site, structure: Structure, positions: float, error: float) -> Candidate:
+    return Candidate(
+        structure,
+        structure.count(tuple(site.weight.shape), site.groups),
+        count_multiplications(site, structure, positions),
+        error,
+    )
+
+
+def _by_spectra(site: Site, family: Family, choose_terms: Any) -> Iterable[tuple[Structure, float]]:
+    """Yield structures smaller than the layer, with the error of the nearest weight."""
+    weight = canonical(site.weight.detach().double().cpu(), site.groups, site.transposed)
+    _, out, inputs, kernel = weight.shape
+    size, shape = weight.numel(), tuple(site.weight.shape)
+    for n_out, n_in in family.shapes(out, inputs, kernel):
+        matrix = Blocks(shape, n_out, n_in, site.groups, site.transposed).rearrange(weight)
+        gram = matrix @ matrix.mT if len(matrix) <= matrix.shape[1] else matrix.mT @ matrix
+        energy = torch.linalg.eigvalsh(gram).flip(0).clamp_min(0)
+        passed = (energy.cumsum(0) / energy.sum().clamp_min(1e-300)).tolist()
+        each = n_out * n_in + size // (n_out * n_in)
+        for terms in choose_terms(each, size, len(passed)):
+            yield Structure(n_out, n_in, terms), max(0.0, 1 - passed[terms - 1])
+
+
+def _every_term(each: int, size: int, most: int) -> Sequence[int]:
+    return range(1, min(most, (size - 1) // each) + 1)
+
+
+def _some_terms(each: int, size: int, most: int) -> Sequence[int]:
+    terms = {int(share * size / each) for share in SHARES}
+    return sorted(t for t in terms if 1 <= t <= most)
+
+
+def _divisors(number: int) -> list[int]:
+    return [d for d in range(1, number + 1) if number % d == 0]

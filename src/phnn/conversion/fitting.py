@@ -1,0 +1,306 @@
+r"""Layers fitted to calibration data, one after the other.
+
+In the order of the forward pass each layer is fitted to what the original computes there, from what
+the converted network feeds it: with X the patches of the original and X̃ those of the converted
+network, it minimises :math:`\lVert W X - H \tilde X \rVert^2`. So later layers mend what earlier
+ones got wrong.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from phnn.conversion.calibration import Calibration
+from phnn.conversion.candidates import solve, start_of
+from phnn.conversion.patches import Geometry
+from phnn.conversion.sites import Site
+from phnn.decompose.activations import Moments, assemble, dense_fit
+from phnn.decompose.blocks import canonical
+from phnn.structure import Structure
+
+__all__ = ["Fit", "Fitted", "fit_in_order", "measure"]
+
+MEMORY = 2**30  # bytes of second moments, or of targets, that are held at once
+RIDGE = 1e-3  # pull towards the original weight, relative to the mean diagonal of C
+ROUNDS = 4
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What a layer becomes.
+
+    Attributes:
+        structure: Of the PH layer; None for a layer that stays dense.
+        A: The algebra, float64; None for a dense layer.
+        F: The filters, (groups, terms, P, Q, K); of a dense layer the weight (groups, out, in, K).
+        bias: The corrected bias; None where the layer has none.
+        error: Squared error of the outputs, relative to their energy.
+    """
+
+    structure: Structure | None
+    A: Tensor | None
+    F: Tensor
+    bias: Tensor | None
+    error: float
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A whole network.
+
+    Attributes:
+        model: The converted network with dense weights.
+        fits: The layers, by the names of their sites.
+        distance: Squared difference from the original's outputs on held-out data, relative to their
+            variation.
+    """
+
+    model: nn.Module
+    fits: Mapping[str, Fit]
+    distance: float
+
+
+def measure(
+    model: nn.Module, sites: Sequence[Site], calibration: Calibration
+) -> Iterator[tuple[Site, Moments | None]]:
+    """Yield the moments of what each layer receives in the original model.
+
+    None stands for layers whose second moment would be larger than the memory, and for those that
+    receive nothing.
+    """
+    for group in _batches(sites, _moment_bytes):
+        sums = {site.name: _Sums(site) for site in group}
+
+        def see(site: Site, call: int, x: Tensor, sums: dict[str, _Sums] = sums) -> None:
+            gathered = sums[site.name]
+            patches = gathered.draw(x, call, len(calibration.fitting))
+            gathered.add(patches, _apply(site, patches))
+
+        calibration.observe(model, [s for s in group if _moment_bytes(s) <= MEMORY], see)
+        for site in group:
+            yield site, sums.pop(site.name).moments()
+
+
+def fit_in_order(
+    model: nn.Module,
+    sites: Sequence[Site],
+    structures: Mapping[str, Structure | None],
+    calibration: Calibration,
+    progress: Progress | None = None,
+) -> Fitted:
+    """Fit the layers of a model one after the other, in the order of the forward pass.
+
+    Args:
+        model: The original, which is not changed.
+        sites: Its sites, in the order in which they are called.
+        structures: What each becomes; None for layers that stay dense and are fitted, too.
+        calibration: The data.
+        progress: Told what is done, how far, and of how much.
+    """
+    student = copy.deepcopy(model)
+    fits: dict[str, Fit] = {}
+    chosen = [site for site in sites if site.name in structures]
+    for group in _batches(chosen, _target_bytes):
+        targets = _targets(model, group, calibration)
+        for site in group:
+            if progress is not None:
+                progress("fitting layers", len(fits), len(chosen))
+            moments, sums = _student_moments(student, site, targets.pop(site.name), calibration)
+            fits[site.name] = _fit_site(site, structures[site.name], moments, sums)
+            _write(student.get_submodule(site.name), site, fits[site.name])
+    return Fitted(student, fits, _distance(model, student, calibration))
+
+
+def _distance(model: nn.Module, student: nn.Module, calibration: Calibration) -> float:
+    expected, actual = calibration.outputs(model), calibration.outputs(student)
+    variation = (
+        (expected - expected.mean(0)).square().sum()
+        if len(expected) > 1
+        else (expected.square().sum())
+    )
+    return float((actual - expected).square().sum() / variation.clamp_min(1e-30))
+
+
+def retake_norms(fitted: Fitted, model: nn.Module, calibration: Calibration) -> Fitted:
+    """Return the network with its batch norm statistics taken again, if that brings it nearer."""
+    student = copy.deepcopy(fitted.model)
+    norms = [m for m in student.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    norms = [norm for norm in norms if norm.running_mean is not None]
+    if not norms:
+        return fitted
+    momenta = [norm.momentum for norm in norms]
+    with torch.no_grad():
+        student.eval()
+        for norm in norms:
+            norm.reset_running_stats()
+            norm.momentum = None  # a plain mean over all calls
+            norm.train()
+        for call in calibration.fitting:
+            calibration.forward(student, call)
+    for norm, momentum in zip(norms, momenta, strict=True):
+        norm.momentum = momentum
+        norm.eval()
+    distance = _distance(model, student, calibration)
+    return Fitted(student, fitted.fits, distance) if distance < fitted.distance else fitted
+
+
+class _Sums:
+    """Sums over the patches of one site, from which its moments are made."""
+
+    def __init__(self, site: Site) -> None:
+        self.site, self.geometry = site, Geometry.of(site)
+        weight = canonical(site.weight, site.groups, site.transposed)
+        self.groups, self.out, inputs, kernel = weight.shape
+        self.size = inputs * kernel
+        self.centred = site.dense.bias is not None
+        self.count = 0
+        self.C = self.B = self.x = self.y = torch.zeros(())
+        self.energy = 0.0
+
+    def draw(self, x: Tensor, call: int, calls: int) -> Tensor:
+        """Return some patches of an input: for the same call always those of the same positions."""
+        most = max(4 * self.size, min(64 * self.size, 32768)) // calls + 1
+        generator = torch.Generator().manual_seed(1 + call)
+        return self.geometry.take(x, most, generator)
+
+    def add(self, patches: Tensor, targets: Tensor) -> None:
+        """Add patches (groups, count, in · K) and targets (groups, count, out)."""
+        exact = torch.float64 if self.size <= 1200 else torch.float32  # speed, for large ones
+        x, y = patches.to(exact).cpu(), targets.to(exact).cpu()
+        self.count += x.shape[1]
+        self.C = self.C + (x.mT @ x).double()
+        self.B = self.B + (x.mT @ y).double()
+        self.x = self.x + x.double().sum(1)
+        self.y = self.y + y.double().sum(1)
+        self.energy += float(y.double().square().sum())
+
+    def moments(self) -> Moments | None:
+        """Return the moments, centred where a bias takes up the means."""
+        if not self.count:
+            return None
+        if not self.centred:
+            return Moments(self.C, self.B, self.energy)
+        C = self.C - torch.einsum("gi,gj->gij", self.x, self.x) / self.count
+        B = self.B - torch.einsum("gi,go->gio", self.x, self.y) / self.count
+        return Moments(C, B, max(0.0, self.energy - float(self.y.square().sum()) / self.count))
+
+    def correct_bias(self, weight: Tensor) -> Tensor | None:
+        """Return the bias with which the outputs keep their means, for a weight (g, out, in, K)."""
+        bias = self.site.dense.bias
+        if bias is None:
+            return None
+        if not self.count:
+            return bias.detach().double().cpu()
+        kept = torch.einsum("goi,gi->go", weight.flatten(2), self.x)
+        return bias.detach().double().cpu() + ((self.y - kept) / self.count).flatten()
+
+
+def _targets(
+    model: nn.Module, sites: Sequence[Site], calibration: Calibration
+) -> dict[str, list[Tensor]]:
+    """Return what the original computes at drawn positions of each site, call by call."""
+    found: dict[str, list[Tensor]] = {site.name: [] for site in sites}
+    sums = {site.name: _Sums(site) for site in sites}
+
+    def see(site: Site, call: int, x: Tensor) -> None:
+        patches = sums[site.name].draw(x, call, len(calibration.fitting))
+        found[site.name].append(_apply(site, patches))
+
+    calibration.observe(model, sites, see)
+    return found
+
+
+def _student_moments(
+    student: nn.Module, site: Site, targets: list[Tensor], calibration: Calibration
+) -> tuple[Moments | None, _Sums]:
+    sums = _Sums(site)
+    remaining = iter(targets)
+    stops = len(targets) <= len(calibration.fitting)
+    for call, seen in enumerate(
+        calibration.inputs(student, student.get_submodule(site.name), stops)
+    ):
+        for x in seen:
+            sums.add(sums.draw(x, call, len(calibration.fitting)), next(remaining))
+    return sums.moments(), sums
+
+
+def _fit_site(site: Site, structure: Structure | None, moments: Moments | None, sums: _Sums) -> Fit:
+    weight = canonical(site.weight.detach().double().cpu(), site.groups, site.transposed)
+    error = 0.0
+    A: Tensor | None = None
+    if structure is None:
+        F = weight
+        if moments is not None:
+            F = dense_fit(moments, weight, RIDGE)
+            error = moments.error(F)
+        return Fit(None, None, F, sums.correct_bias(F), error)
+    A, F = start_of(site, weight, structure)
+    if moments is not None:
+        fixed = structure.algebra is not None
+        A, F, error = solve(_pull(moments, weight), weight, structure, A, F, ROUNDS, fixed)
+    return Fit(structure, A, F, sums.correct_bias(assemble(A, F)), error)
+
+
+def _pull(moments: Moments, weight: Tensor) -> Moments:
+    """Add some patches of white noise, for which the target is the original weight."""
+    flat = weight.flatten(2)
+    shift = RIDGE * moments.C.diagonal(dim1=1, dim2=2).mean(1).view(-1, 1, 1)
+    C = moments.C + shift * torch.eye(moments.C.shape[1], dtype=moments.C.dtype)
+    added = float((shift * flat.square()).sum())
+    return Moments(C, moments.B + shift * flat.mT, moments.energy + added)
+
+
+def _apply(site: Site, patches: Tensor) -> Tensor:
+    """Return what the original weight makes of patches, without the bias."""
+    weight = canonical(site.weight.detach(), site.groups, site.transposed)
+    return patches.to(weight.dtype) @ weight.flatten(2).mT
+
+
+def _write(module: nn.Module, site: Site, fit: Fit) -> None:
+    """Write a fitted layer into the dense network."""
+    weight = fit.F if fit.A is None else assemble(fit.A, fit.F)
+    with torch.no_grad():
+        dense = to_torch(weight, site)
+        module.weight.copy_(dense.mT if site.dense is not site.module else dense)  # type: ignore[operator, union-attr]
+        if fit.bias is not None:
+            module.bias.copy_(fit.bias)  # type: ignore[operator, union-attr]
+
+
+def to_torch(weight: Tensor, site: Site) -> Tensor:
+    """Return a canonical weight in the layout of torch's layer."""
+    if site.transposed:
+        weight = weight.flip(-1).transpose(1, 2)
+    return weight.reshape(site.weight.shape)
+
+
+def _moment_bytes(site: Site) -> int:
+    size = (
+        site.weight[0].numel()
+        if not site.transposed
+        else (site.weight.shape[0] // site.groups * site.weight[0, 0].numel())
+    )
+    return 8 * site.groups * size * size
+
+
+def _target_bytes(site: Site) -> int:
+    return 4 * 32768 * site.weight.shape[1 if site.transposed else 0]
+
+
+def _batches(sites: Sequence[Site], count: Callable[[Site], int]) -> Iterator[list[Site]]:
+    """Yield the sites in groups that need no more than the memory together."""
+    group: list[Site] = []
+    total = 0
+    for site in sites:
+        if group and total + count(site) > MEMORY:
+            yield group
+            group, total = [], 0
+        group.append(site)
+        total += count(site)
+    if group:
+        yield group

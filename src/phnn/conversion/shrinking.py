@@ -1,0 +1,404 @@
+"""The best small network: a structure for each layer, fitted to data, within limits."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from phnn.conversion.budget import Limits, choose
+from phnn.conversion.calibration import Calibration, evaluating
+from phnn.conversion.candidates import (
+    Candidate,
+    Family,
+    by_activations,
+    by_weights,
+    count_multiplications,
+)
+from phnn.conversion.decisions import Decision
+from phnn.conversion.fitting import Fit, Fitted, Progress, fit_in_order, measure, retake_norms
+from phnn.conversion.patches import Geometry
+from phnn.conversion.sites import Site
+
+__all__ = ["Shrunk", "fit_given", "shrink", "shrink_by_score"]
+
+BUDGETS = (0.8, 0.65, 0.5, 0.4, 0.3, 0.2, 0.15, 0.1)  # where a search by score begins
+HALVINGS = 2  # steps between the last budget that is accepted and the first that is not
+
+
+@dataclass(frozen=True)
+class Shrunk:
+    """What a search found.
+
+    Attributes:
+        decisions: What becomes of each layer.
+        fits: The fitted layers by name; None where they are fitted to weights.
+        norms: Batch norm statistics that were taken again, by key.
+        summary: Further fields of the report.
+    """
+
+    decisions: list[Decision]
+    fits: Mapping[str, Fit] | None = None
+    norms: Mapping[str, Tensor] = field(default_factory=dict)
+    summary: Mapping[str, Any] = field(default_factory=dict)
+
+
+def shrink(
+    model: nn.Module,
+    decisions: Sequence[Decision],
+    budget: float | None,
+    compute: float | None,
+    calibration: Calibration | None,
+    *,
+    cache: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+) -> Shrunk:
+    """Choose a structure for each open layer and fit it.
+
+    Args:
+        model: The model.
+        decisions: Which layers are open.
+        budget: Share of the parameters that the model may keep.
+        compute: Share of the multiplications that it may keep.
+        calibration: The data; without it the errors are those of the weights.
+        cache: A folder that keeps what was measured.
+        progress: Told what is done, how far, and of how much.
+    """
+    study = Study(model, decisions, calibration, cache, progress)
+    return study.shrink(budget, compute)
+
+
+def fit_given(
+    model: nn.Module,
+    decisions: Sequence[Decision],
+    calibration: Calibration,
+    progress: Progress | None = None,
+) -> Shrunk:
+    """Fit the structures that the user gave to the data."""
+    order, silent = _order(model, [d.site for d in decisions if d.is_open], calibration)
+    structures = {d.name: d.structure for d in decisions if d.structure is not None}
+    fitted = fit_in_order(
+        model, [s for s in order if s.name in structures], structures, calibration, progress
+    )
+    return Shrunk(_note_silent(decisions, silent), fitted.fits, summary=_summary(fitted))
+
+
+class Study:
+    """What is known of a model and its layers: measured once, used for every budget.
+
+    Args:
+        model: The model.
+        decisions: Which layers are open.
+        calibration: The data, or None.
+        cache: A folder that keeps what was measured, or None.
+        progress: Told what is done.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        decisions: Sequence[Decision],
+        calibration: Calibration | None,
+        cache: str | os.PathLike[str] | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self.model, self.calibration = model, calibration
+        self.progress = progress or (lambda what, done, total: None)
+        self.sites = [d.site for d in decisions if d.is_open]
+        self.silent: set[str] = set()
+        self.positions = dict.fromkeys((site.name for site in self.sites), 0.0)
+        if calibration is not None:
+            self.sites, self.silent = _order(model, self.sites, calibration)
+            self.positions = _positions(model, self.sites, calibration)
+        self.decisions = _note_silent(decisions, self.silent)
+        self.total = sum(parameter.numel() for parameter in model.parameters())
+        self.fixed = self.total - sum(site.weight.numel() for site in self.sites)
+        self.cache = None if cache is None else _Cache(Path(cache), model, self.sites, calibration)
+        self.candidates = self._measure()
+
+    def _measure(self) -> dict[str, list[Candidate]]:
+        found: dict[str, list[Candidate]] = {}
+        known = {} if self.cache is None else self.cache.read()
+        missing = [site for site in self.sites if site.name not in known]
+        family = Family()
+        if self.calibration is None:
+            pairs = ((site, None) for site in missing)
+        else:
+            pairs = measure(self.model, missing, self.calibration)  # type: ignore[assignment]
+        for site, moments in pairs:
+            self.progress("measuring layers", len(known), len(self.sites))
+            positions = self.positions[site.name]
+            if moments is None:
+                known[site.name] = by_weights(site, family, positions)
+            else:
+                known[site.name] = by_activations(site, moments, family, positions)
+            if self.cache is not None:
+                self.cache.write(known)
+        for site in self.sites:
+            found[site.name] = known[site.name]
+        return found
+
+    def limits(self, budget: float | None, compute: float | None) -> Limits:
+        """Return what the converted layers may have together."""
+        parameters = multiplications = math.inf
+        if budget is not None:
+            parameters = int(budget * self.total) - self.fixed
+        if compute is not None:
+            assert self.calibration is not None
+            whole = _count_model(self.model, self.calibration)
+            dense = sum(
+                count_multiplications(site, None, self.positions[site.name]) for site in self.sites
+            )
+            multiplications = compute * whole - max(0.0, whole - dense)
+        return Limits(parameters, multiplications)
+
+    def choose(
+        self, budget: float | None, compute: float | None, only: Callable[[Candidate], bool]
+    ) -> dict[str, Candidate] | None:
+        """Choose among the candidates that a condition admits."""
+        admitted = {
+            name: [c for c in options if c.structure is None or only(c)]
+            for name, options in self.candidates.items()
+        }
+        return choose(admitted, self.limits(budget, compute))
+
+    def shrink(self, budget: float | None, compute: float | None) -> Shrunk:
+        """Return the best network within limits."""
+        chosen = self.choose(budget, compute, lambda candidate: True)
+        if chosen is None:
+            raise ValueError(self._explain(budget, compute))
+        if self.calibration is None:
+            return Shrunk(self._decide(chosen), summary={"data": "none: fitted to the weights"})
+        rivals = [chosen]
+        low_rank = self.choose(budget, compute, _is_low_rank)
+        if low_rank is not None and low_rank != chosen:
+            rivals.append(low_rank)
+        fitted = [self._fit(rival) for rival in rivals]
+        best = min(range(len(fitted)), key=lambda i: fitted[i].distance)
+        network = retake_norms(fitted[best], self.model, self.calibration)
+        done = ["layers fitted in order"]
+        norms: dict[str, Tensor] = {}
+        if network is not fitted[best]:
+            done.append("batch norm statistics taken again")
+            norms = _norm_state(network.model)
+        return Shrunk(
+            self._decide(rivals[best]), network.fits, norms, {**_summary(network), "done": done}
+        )
+
+    def _fit(self, chosen: Mapping[str, Candidate]) -> Fitted:
+        assert self.calibration is not None
+        structures = {name: candidate.structure for name, candidate in chosen.items()}
+        return fit_in_order(self.model, self.sites, structures, self.calibration, self.progress)
+
+    def _decide(self, chosen: Mapping[str, Candidate]) -> list[Decision]:
+        return [
+            replace(d, structure=chosen[d.name].structure) if d.name in chosen else d
+            for d in self.decisions
+        ]
+
+    def _explain(self, budget: float | None, compute: float | None) -> str:
+        least = {name: min(c.parameters for c in cs) for name, cs in self.candidates.items()}
+        smallest = self.fixed + sum(least.values())
+        work = {name: min(c.multiplications for c in cs) for name, cs in self.candidates.items()}
+        texts = []
+        if budget is not None and smallest > budget * self.total:
+            texts.append(
+                f"budget={budget} of {self.total:,} parameters cannot be met: the smallest layers "
+                f"leave {smallest:,}, {smallest / self.total:.1%}"
+            )
+            held = self._held()
+            if held:
+                texts.append(f"most of it is held by {held}")
+        else:
+            texts.append(
+                f"compute={compute} cannot be met: the cheapest layers together take "
+                f"{sum(work.values()):,.0f} multiplications for a sample"
+            )
+        return "; ".join(texts)
+
+    def _held(self) -> str:
+        """Name the largest parameters that cannot be converted."""
+        open_names = {f"{name}.weight" for site in self.sites for name in site.names}
+        kept = [
+            (parameter.numel(), name)
+            for name, parameter in self.model.named_parameters()
+            if name not in open_names
+        ]
+        return ", ".join(f"{name} ({size:,})" for size, name in sorted(kept, reverse=True)[:3])
+
+
+def _is_low_rank(candidate: Candidate) -> bool:
+    structure = candidate.structure
+    return structure is not None and 1 in (structure.n_out, structure.n_in)
+
+
+def _summary(fitted: Fitted) -> dict[str, Any]:
+    return {"distance": fitted.distance}
+
+
+def _norm_state(model: nn.Module) -> dict[str, Tensor]:
+    return {
+        f"{name}.{key}".lstrip("."): value
+        for name, module in model.named_modules()
+        if isinstance(module, nn.modules.batchnorm._BatchNorm)
+        for key, value in module.named_buffers()
+        if key != "num_batches_tracked"
+    }
+
+
+def _order(
+    model: nn.Module, sites: Sequence[Site], calibration: Calibration
+) -> tuple[list[Site], set[str]]:
+    """Return the sites in the order of their first call, then those that are never called."""
+    seen: dict[str, Site] = {}
+    calibration.observe(
+        model, sites, lambda site, call, x: seen.setdefault(site.name, site) and None
+    )
+    silent = [site for site in sites if site.name not in seen]
+    return [*seen.values(), *silent], {site.name for site in silent}
+
+
+def _positions(
+    model: nn.Module, sites: Sequence[Site], calibration: Calibration
+) -> dict[str, float]:
+    """Return the output positions of each site for one sample; 0 for sites that do not run."""
+    counts = dict.fromkeys((site.name for site in sites), 0)
+
+    def see(site: Site, call: int, x: Tensor) -> None:
+        counts[site.name] += Geometry.of(site).count_positions(x)
+
+    calibration.observe(model, sites, see)
+    samples = max(1, calibration.count(calibration.fitting))
+    return {name: count / samples for name, count in counts.items()}
+
+
+def _count_model(model: nn.Module, calibration: Calibration) -> float:
+    """Return the multiplications of the whole model for one sample."""
+    call = calibration.calls[0]
+    with evaluating(model), FlopCounterMode(display=False) as counter:
+        calibration.forward(model, call)
+    return counter.get_total_flops() / 2 / max(1, calibration.count([call]))
+
+
+def _note_silent(decisions: Sequence[Decision], silent: set[str]) -> list[Decision]:
+    reason = "not reached by the calibration data: fitted to its weight"
+    return [replace(d, reason=reason) if d.name in silent else d for d in decisions]
+
+
+class _Cache:
+    """A file with the candidates of a model and its calibration data."""
+
+    def __init__(
+        self,
+        folder: Path,
+        model: nn.Module,
+        sites: Sequence[Site],
+        calibration: Calibration | None,
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        digest = sha256()
+        for site in sites:
+            digest.update(f"{site.name}{tuple(site.weight.shape)}".encode())
+            digest.update(site.weight.detach().float().cpu().contiguous().numpy().tobytes())
+        digest.update(b"" if calibration is None else calibration.digest().encode())
+        self.path = folder / f"candidates-{digest.hexdigest()[:16]}.json"
+
+    def read(self) -> dict[str, list[Candidate]]:
+        """Return what was kept; nothing where the file is missing or damaged."""
+        try:
+            kept = json.loads(self.path.read_text(encoding="utf-8"))
+            return {
+                name: [Candidate.from_dict(fields) for fields in found]
+                for name, found in kept.items()
+            }
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            return {}
+
+    def write(self, candidates: Mapping[str, Sequence[Candidate]]) -> None:
+        """Keep the candidates; the file is whole at any time."""
+        text = json.dumps({name: [c.to_dict() for c in cs] for name, cs in candidates.items()})
+        temporary = self.path.with_suffix(".tmp")
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(self.path)
+
+
+def shrink_by_score(
+    model: nn.Module,
+    decisions: Sequence[Decision],
+    calibration: Calibration,
+    evaluate: Callable[[nn.Module], float],
+    tolerance: float,
+    *,
+    relative: bool,
+    lower_is_better: bool,
+    cache: str | os.PathLike[str] | None,
+    progress: Progress | None,
+) -> Shrunk:
+    """Find the smallest network whose score falls by no more than the tolerance.
+
+    Budgets are tried from large to small, and the interval between the last that is accepted and
+    the first that is not is halved twice.
+    """
+    study = Study(model, decisions, calibration, cache, progress)
+    with evaluating(model):
+        original = _score(evaluate, model)
+    allowed = tolerance * abs(original) if relative else tolerance
+    curve: list[dict[str, float]] = [{"budget": 1.0, "score": original}]
+
+    def attempt(budget: float) -> Shrunk | None:
+        chosen = study.choose(budget, None, lambda candidate: True)
+        if chosen is None:
+            return None
+        study.progress("searching budgets", len(curve), len(BUDGETS) + HALVINGS)
+        fitted = study._fit(chosen)
+        with evaluating(fitted.model):
+            score = _score(evaluate, fitted.model)
+        curve.append({"budget": budget, "score": score, "distance": fitted.distance})
+        fall = score - original if lower_is_better else original - score
+        if fall > allowed:
+            return None
+        summary = {**_summary(fitted), "done": ["layers fitted in order"]}
+        return Shrunk(study._decide(chosen), fitted.fits, summary=summary)
+
+    best: Shrunk | None = None
+    accepted, refused = 1.0, 0.0
+    for budget in BUDGETS:
+        found = attempt(budget)
+        if found is None:
+            refused = budget
+            break
+        best, accepted = found, budget
+    for _ in range(HALVINGS if refused else 0):
+        middle = (accepted + refused) / 2
+        found = attempt(middle)
+        if found is None:
+            refused = middle
+        else:
+            best, accepted = found, middle
+    if best is None:
+        scores = ", ".join(f"{point['budget']:.2f}: {point['score']:.4g}" for point in curve)
+        raise ValueError(
+            f"no smaller network keeps the score within tolerance={tolerance} of {original:.4g} "
+            f"(budget: score {scores}); raise the tolerance, or check that the score is better "
+            f"when it is {'lower' if lower_is_better else 'higher'}"
+        )
+    return replace(best, summary={**best.summary, "curve": tuple(curve)})
+
+
+def _score(evaluate: Callable[[nn.Module], float], model: nn.Module) -> float:
+    value = evaluate(model)
+    try:
+        score = float(value)
+    except (TypeError, ValueError):
+        score = math.nan
+    if not math.isfinite(score):
+        raise ValueError(f"evaluate returns a finite number, got {value!r}")
+    return score

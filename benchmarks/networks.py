@@ -36,8 +36,9 @@ import phnn
 from layers import TextbookConv2d
 from low_rank import factorized, low_rank
 from measure import peak_memory, provenance
-from phnn.acceleration.contest import compete, inference_of, is_traceable, step_of
+from phnn.acceleration.contest import compete, is_traceable
 from phnn.models.registry import MODELS
+from phnn.runtimes import Eager
 
 DIMENSIONS = (2, 3, 4, 8)
 BATCHES = (1, 16)
@@ -170,7 +171,8 @@ def measure(setting: Setting, rounds: int, done: set[str]) -> list[dict[str, Any
     trained = [name for name in TRAINED if name in models] if setting.batch > 1 else []
     if trained == ["real"]:
         trained = []
-    results = compete(models, x, trained, rounds, setting.compiled)
+    runtime = "compile" if setting.compiled else "torch"
+    results = compete(models, x, trained, rounds, runtime)
     real = results[0]
     rows = []
     for result in results:
@@ -193,7 +195,9 @@ def measure(setting: Setting, rounds: int, done: set[str]) -> list[dict[str, Any
                 "inference / real": f"{result.inference / real.inference:.3f}",
                 "training ms": "" if step is None else f"{1e3 * step:.3f}",
                 "training / real": _ratio(step, real.training),
-                "inference peak MiB": _memory(inference_of(model, x), setting.compiled),
+                "inference peak MiB": _memory(
+                    Eager().prepare(model, [((x,), {})]), setting.compiled
+                ),
                 "training peak MiB": _training_memory(model, x, step, setting.compiled),
                 "threads": torch.get_num_threads(),
                 "made by": provenance(),
@@ -210,7 +214,7 @@ def _training_memory(model: nn.Module, x: Tensor, step: float | None, compiled: 
     if step is None:
         return ""
     model.train()
-    memory = _memory(step_of(model, x), compiled)
+    memory = _memory(Eager().prepare_step(model, ((x,), {})), compiled)
     model.eval().zero_grad()
     return memory
 

@@ -123,7 +123,7 @@ def test_transposed_convolutions_equal_the_loops(force, options, shape, groups, 
 
 @pytest.mark.parametrize("computation", COMPUTATIONS)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("batch", [(), (3,), (2, 3), (0,)])
+@pytest.mark.parametrize("batch", [(), (3,), (2, 3), (0,), (0, 3)])
 def test_linear_equals_the_loops(force, batch, shape, computation):
     A, F, bias = make(*shape, [])
     x = double(*batch, shape[2] * shape[4])

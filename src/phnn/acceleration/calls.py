@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from phnn.conversion.sites import Slot, replace_modules
-
-LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+from phnn.conversion.sites import Site, replace_modules
+from phnn.functional._formats import CHANNELS_LAST
+from phnn.runtimes.nested import copy_tensors
 
 
 @dataclass(frozen=True)
@@ -25,65 +24,47 @@ class Call:
         shape: Its shape.
         dtype: Its type.
         device: Where it is.
-        is_last: Whether the channels come last in memory, and would not if it were contiguous.
+        channels_last: Whether the channels are last in memory, and would not be if it were
+            contiguous.
         is_alone: Whether it is the only argument.
     """
 
     shape: tuple[int, ...]
     dtype: torch.dtype
     device: torch.device
-    is_last: bool
+    channels_last: bool
     is_alone: bool
 
     @property
     def has_format(self) -> bool:
-        """Whether channels first and channels last differ: not for one channel or one place."""
-        return len(self.shape) in LAST and self.shape[1] > 1 and math.prod(self.shape[2:]) > 1
+        """Whether channels first and channels last differ: not for one channel or one position."""
+        if len(self.shape) not in CHANNELS_LAST:
+            return False
+        return self.shape[1] > 1 and math.prod(self.shape[2:]) > 1
 
     def draw(self) -> Tensor:
-        """A random input of this kind."""
+        """Return a random input of this kind."""
         x = torch.randn(self.shape, dtype=self.dtype, device=self.device)
-        return x.contiguous(memory_format=LAST[x.dim()]) if self.is_last else x
-
-
-def split_arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments that a user means by a tensor, a sequence or a mapping."""
-    if isinstance(example, Tensor):
-        return (example,), {}
-    if isinstance(example, Mapping):
-        return (), dict(example)
-    if isinstance(example, Sequence) and not isinstance(example, str):
-        return tuple(example), {}
-    raise TypeError(
-        "example_input is a tensor, a tuple of arguments or a dict of named ones, "
-        f"got {type(example).__name__}"
-    )
-
-
-def put_channels_last(value: Any) -> Any:
-    """An argument with the channels last in memory, where it is a batch of images or volumes."""
-    if isinstance(value, Tensor) and value.dim() in LAST and value.is_floating_point():
-        return value.contiguous(memory_format=LAST[value.dim()])
-    return value
+        return x.contiguous(memory_format=CHANNELS_LAST[x.dim()]) if self.channels_last else x
 
 
 def record_calls(
-    model: nn.Module, slots: Sequence[Slot], args: tuple[Any, ...], kwargs: dict[str, Any]
+    model: nn.Module, sites: Sequence[Site], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, dict[str, Counter[Call]]]:
-    """Runs a model, and returns its output and how often each layer received which inputs.
+    """Run a model, and return its output and how often each layer received which inputs.
 
     It runs on copies of the arguments: it may write to them.
     """
-    calls: dict[str, Counter[Call]] = {slot.name: Counter() for slot in slots}
+    calls: dict[str, Counter[Call]] = {site.name: Counter() for site in sites}
     handles = []
-    for slot in slots:
+    for site in sites:
 
         def note(
-            module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], name: str = slot.name
+            module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], name: str = site.name
         ) -> None:
             calls[name][_describe(args, kwargs)] += 1
 
-        handles.append(slot.module.register_forward_pre_hook(note, with_kwargs=True))
+        handles.append(site.module.register_forward_pre_hook(note, with_kwargs=True))
     try:
         with torch.no_grad():
             return model(*copy_tensors(args), **copy_tensors(kwargs)), calls
@@ -111,14 +92,14 @@ class _Probe(nn.Module):
 
 
 def find_reads(
-    model: nn.Module, slots: Sequence[Slot], args: tuple[Any, ...], kwargs: dict[str, Any]
+    model: nn.Module, sites: Sequence[Site], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> dict[str, str]:
-    """What a model reads of its layers besides calling them, by their names.
+    """Return what a model reads of its layers besides calling them, by their names.
 
-    What computes a layer in another way has no weight, or another one.
+    Another form of a layer has no weight, or another one.
     """
-    probes = {slot.name: _Probe(slot.module) for slot in slots}
-    probed = replace_modules(model, list(slots), probes, inplace=False)
+    probes = {site.name: _Probe(site.module) for site in sites}
+    probed = replace_modules(model, list(sites), probes, inplace=False)
     with torch.no_grad():
         probed(*copy_tensors(args), **copy_tensors(kwargs))
     return {name: probe.read for name, probe in probes.items() if probe.read}
@@ -126,45 +107,10 @@ def find_reads(
 
 def _describe(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
     x = args[0] if args else kwargs["input"]
-    is_last = (
-        x.dim() in LAST
+    channels_last = (
+        x.dim() in CHANNELS_LAST
         and not x.is_contiguous()
-        and bool(x.is_contiguous(memory_format=LAST[x.dim()]))
+        and bool(x.is_contiguous(memory_format=CHANNELS_LAST[x.dim()]))
     )
-    return Call(tuple(x.shape), x.dtype, x.device, is_last, is_alone=len(args) + len(kwargs) == 1)
-
-
-def copy_tensors(arguments: Any) -> Any:
-    """The same arguments in memory of their own."""
-    if isinstance(arguments, Tensor):
-        return arguments.clone()
-    if type(arguments) in (list, tuple):
-        return type(arguments)(map(copy_tensors, arguments))
-    if type(arguments) is dict:
-        return {name: copy_tensors(value) for name, value in arguments.items()}
-    return arguments
-
-
-def leaves(output: Any) -> list[Tensor]:
-    """The tensors in what a model returns, in order."""
-    if isinstance(output, Tensor):
-        return [output]
-    if isinstance(output, Mapping):
-        output = output.values()
-    elif dataclasses.is_dataclass(output) and not isinstance(output, type):
-        output = [getattr(output, field.name) for field in dataclasses.fields(output)]
-    elif not isinstance(output, list | tuple):
-        return []
-    return [tensor for part in output for tensor in leaves(part)]
-
-
-def compare(actual: Tensor, expected: Tensor) -> tuple[float, float]:
-    """The largest difference of two outputs, and the largest finite value that is expected."""
-    if not expected.numel():
-        return 0.0, 0.0
-    if expected.is_complex():
-        actual, expected = torch.view_as_real(actual), torch.view_as_real(expected)
-    actual, expected = actual.cpu().double(), expected.cpu().double()
-    same = actual == expected  # infinite values, too
-    difference = (actual - expected).abs().masked_fill(same, 0.0).max().item()
-    return difference, expected.abs().masked_fill(~expected.isfinite(), 0.0).max().item()
+    is_alone = len(args) + len(kwargs) == 1
+    return Call(tuple(x.shape), x.dtype, x.device, channels_last, is_alone)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from phnn.acceleration.accelerating import accelerate
-from phnn.acceleration.calls import leaves, put_channels_last
 from phnn.conversion.converting import convert
 from phnn.conversion.folding import to_dense, trace
-from phnn.conversion.sites import find_ph_slots
-from phnn.runtimes.timing import compiling, count_multiplications, interleave, wait
+from phnn.conversion.sites import find_ph_sites
+from phnn.functional._formats import put_channels_last
+from phnn.runtimes import Compiled, Runtime, find_runtime
+from phnn.runtimes.base import Arguments
+from phnn.runtimes.counting import count_multiplications
 
 ROUND_SECONDS = 0.5  # least time of a round on average, in which short calls are repeated
 
@@ -39,36 +38,45 @@ class Result:
     training: float | None
 
 
-def make_forms(
-    model: nn.Module, example: Tensor, n: int, rounds: int = 7, compiled: bool = False
+def make_contestants(
+    model: nn.Module,
+    example: Tensor,
+    n: int,
+    rounds: int = 7,
+    runtime: str | Runtime = "torch",
 ) -> dict[str, nn.Module]:
-    """A model and what this library makes of it, in evaluation mode.
+    """Return a model and what this library makes of it, in evaluation mode.
 
     Args:
-        model: Any model. One with PH layers is the assembled form, and its plain twin the real one.
+        model: Any model. One with PH layers is the assembled one, and its plain twin the real one.
         example: An input.
         n: Dimension of the algebras.
         rounds: Of acceleration.
-        compiled: Whether they will be compiled. Then they are accelerated for channels last, which
-            torch.compile turns convolutions to: weights that are not would be turned in every call.
+        runtime: Where they will run. They are accelerated for it; for `torch.compile` with
+            channels last, to which it converts weights that are not on every call.
 
     Returns:
-        The forms "real", "real, accelerated" (as far as that goes without an algebra), "assembled"
-        (PH layers as they are trained), "folded" and "accelerated".
+        The models "real", "real, accelerated" (as far as that goes without an algebra),
+        "assembled" (PH layers as they are trained), "folded" and "accelerated".
     """
+    runtime = find_runtime(runtime)
     model.eval()
-    if find_ph_slots(model):
+    if find_ph_sites(model):
         real, assembled = to_dense(model), model
     else:
         # a random start will do: the time does not depend on the numbers
         real, assembled = model, convert(model, n, start="random")
-    x = put_channels_last(example) if compiled else example
+    x = put_channels_last(example) if isinstance(runtime, Compiled) else example
+
+    def speed_up(ph: nn.Module) -> nn.Module:
+        return accelerate(ph, x, runtime=runtime, rounds=rounds)
+
     return {
         "real": real,
-        "real, accelerated": accelerate(convert(real, n=1, start="random"), x, rounds=rounds),
+        "real, accelerated": speed_up(convert(real, n=1, start="random")),
         "assembled": assembled,
         "folded": to_dense(assembled, fuse=is_traceable(assembled)),
-        "accelerated": accelerate(assembled, x, rounds=rounds),
+        "accelerated": speed_up(assembled),
     }
 
 
@@ -77,25 +85,25 @@ def compete(
     example: Tensor,
     train: Iterable[str] = (),
     rounds: int = 7,
-    compiled: bool = False,
+    runtime: str | Runtime = "torch",
 ) -> list[Result]:
-    """Times the models by turns, so that their ratios hold on a busy machine, too.
+    """Time the models by turns, so that their ratios hold on a busy machine, too.
 
     Args:
         models: In evaluation mode, by name.
         example: The input of all.
         train: Names of those whose training is timed as well.
         rounds: Timed calls of each, more of short ones.
-        compiled: Whether they are compiled before.
+        runtime: Where they run.
     """
-    train = tuple(train)
-    with compiling(models) if compiled else nullcontext(models) as timed:
-        calls = {name: inference_of(model, example) for name, model in timed.items()}
-        steps = {name: step_of(timed[name], example) for name in train}
-        inference = interleave(calls, rounds, seconds=rounds * ROUND_SECONDS)
-        for name in train:
-            models[name].train()
-        training = interleave(steps, rounds, seconds=rounds * ROUND_SECONDS)
+    train, runtime, seconds = tuple(train), find_runtime(runtime), rounds * ROUND_SECONDS
+    call: Arguments = ((example,), {})
+    calls = {name: runtime.prepare(model, [call]) for name, model in models.items()}
+    inference = runtime.time(calls, rounds, seconds=seconds)
+    for name in train:
+        models[name].train()
+    steps = {name: runtime.prepare_step(models[name], call) for name in train}
+    training = runtime.time(steps, rounds, seconds=seconds)
     for name in train:
         models[name].eval().zero_grad()
     return [
@@ -110,31 +118,8 @@ def compete(
     ]
 
 
-def inference_of(model: nn.Module, example: Tensor) -> Callable[[], object]:
-    """A call that runs the model."""
-
-    def run() -> Any:
-        with torch.no_grad():
-            return wait(model(example))
-
-    return run
-
-
-def step_of(model: nn.Module, example: Tensor) -> Callable[[], object]:
-    """A call that runs the model forward and backward; to be used in training mode."""
-
-    def run() -> None:
-        model.zero_grad()
-        outputs = [output for output in leaves(model(example)) if output.requires_grad]
-        loss = torch.stack([output.float().square().mean() for output in outputs]).sum()
-        loss.backward()
-        wait(loss)
-
-    return run
-
-
 def is_traceable(model: nn.Module) -> bool:
-    """Whether torch.fx can trace the model, so that its batch norms may be fused."""
+    """Return whether torch.fx can trace the model, so that its batch norms may be fused."""
     try:
         trace(model)
     except ValueError:

@@ -48,7 +48,7 @@ def bench(
     """
     import torch
 
-    from phnn.acceleration.contest import compete, make_forms
+    from phnn.acceleration.contest import compete, make_contestants
     from phnn.cli.models import parse_shape
 
     if threads is not None:
@@ -58,9 +58,10 @@ def bench(
         if out.is_dir():
             raise IsADirectoryError(f"{out} is a folder; name a file for the table")
         out.parent.mkdir(parents=True, exist_ok=True)
-    forms = make_forms(_make_network(network), example, n, rounds, compile)
+    runtime = "compile" if compile else "torch"
+    models = make_contestants(_make_network(network), example, n, rounds, runtime)
     trained = ("real", "assembled") if training else ()
-    results = compete(forms, example, trained, rounds, compile)
+    results = compete(models, example, trained, rounds, runtime)
     print(_render(results))
     mode = f"{'compiled' if compile else 'eager'}, {torch.get_num_threads()} threads"
     print(f"{network}, input {shape}, {mode}, torch {torch.__version__}")

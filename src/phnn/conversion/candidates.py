@@ -201,9 +201,11 @@ def start_of(site: Site, weight: Tensor, structure: Structure) -> tuple[Tensor, 
 def _left_vectors(matrix: Tensor, terms: int) -> Tensor:
     rows, columns = matrix.shape
     if rows <= columns:
-        return torch.linalg.eigh(matrix @ matrix.mT).eigenvectors.flip(1)[:, :terms]
+        left: Tensor = torch.linalg.eigh(matrix @ matrix.mT).eigenvectors
+        return left.flip(1)[:, :terms]
     right = torch.linalg.eigh(matrix.mT @ matrix).eigenvectors.flip(1)[:, :terms]
-    return torch.linalg.qr(matrix @ right).Q
+    images: Tensor = torch.linalg.qr(matrix @ right).Q
+    return images
 
 
 def _dense(site: Site, positions: float) -> Candidate:

@@ -6,7 +6,7 @@ import copy
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import nn
@@ -158,7 +158,7 @@ def convert(
     made = _make(decisions, None if shrunk is None else shrunk.fits, start, share_algebra)
     entries = tuple(_entry(decision, made.get(decision.name)) for decision in decisions)
     layers = {name: m.layer for name, m in made.items()}
-    replaced = replace_modules(model, sites, layers, inplace)
+    replaced = cast("Model", replace_modules(model, sites, layers, inplace))
     if shrunk is not None and shrunk.norms:
         replaced.load_state_dict(shrunk.norms, strict=False)
     after = sum(parameter.numel() for parameter in replaced.parameters())
@@ -317,7 +317,7 @@ def _from_weights(group: Sequence[Decision], start: str, share_algebra: bool) ->
                     layer.A.copy_(fit.A)
         _fill_bias(layer, site, start)
         if share_algebra and made and layer.learns_algebra:
-            layer.A = next(iter(made.values())).layer.A
+            layer.A = next(iter(made.values())).layer.get_parameter("A")
         made[site.name] = Made(layer, None if fit is None else fit.error)
     return made
 
@@ -325,7 +325,7 @@ def _from_weights(group: Sequence[Decision], start: str, share_algebra: bool) ->
 def _tie_to(decision: Decision, first: Made, start: str) -> Made:
     if not isinstance(first.layer, PHLayer):
         layer = copy.deepcopy(decision.site.module)
-        layer.weight = first.layer.weight
+        layer.weight = first.layer.get_parameter("weight")
         return Made(layer, first.error)
     ph = _fresh(decision.site, first.layer.structure)
     ph.A, ph.F = first.layer.A, first.layer.F

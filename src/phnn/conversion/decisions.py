@@ -110,7 +110,7 @@ def _decide(
     if not pair and (not isinstance(wanted, int) or wanted < 1):
         raise ValueError(f"{site.name}: n is an integer, at least 1; got n={wanted}")
     out, inputs = _channels(site)
-    n_out, n_in = wanted if pair else (wanted, wanted)  # type: ignore[misc]
+    n_out, n_in = wanted if isinstance(wanted, tuple) else (wanted, wanted)
     reason = ""
     if out % n_out or inputs % n_in:
         reason = _indivisible(site, wanted, out, inputs)

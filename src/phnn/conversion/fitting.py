@@ -192,7 +192,7 @@ class _Sums:
 
     def correct_bias(self, weight: Tensor) -> Tensor | None:
         """Return the bias with which the outputs keep their means, for a weight (g, out, in, K)."""
-        bias = self.site.dense.bias
+        bias = self.site.dense._parameters["bias"]
         if bias is None:
             return None
         if not self.count:
@@ -267,9 +267,10 @@ def _write(module: nn.Module, site: Site, fit: Fit) -> None:
     weight = fit.F if fit.A is None else assemble(fit.A, fit.F)
     with torch.no_grad():
         dense = to_torch(weight, site)
-        module.weight.copy_(dense.mT if site.dense is not site.module else dense)  # type: ignore[operator, union-attr]
+        is_view = site.dense is not site.module
+        module.get_parameter("weight").copy_(dense.mT if is_view else dense)
         if fit.bias is not None:
-            module.bias.copy_(fit.bias)  # type: ignore[operator, union-attr]
+            module.get_parameter("bias").copy_(fit.bias)
 
 
 def to_torch(weight: Tensor, site: Site) -> Tensor:

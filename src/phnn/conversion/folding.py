@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterable, Sequence
-from typing import TypeAlias, get_args
+from collections.abc import Container, Iterable, Sequence
+from typing import get_args
 
 import torch
 from torch import Tensor, fx, nn
@@ -21,12 +21,11 @@ from phnn.conversion.sites import (
     hooks,
     replace_modules,
 )
+from phnn.forms.norms import Norm, PlainLayer, fuse
 from phnn.nn import PHLayer
 
-_Norm: TypeAlias = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
-_Layer: TypeAlias = nn.Linear | nn.modules.conv._ConvNd
 # exactly these fuse: a subclass may compute its weight anew, or add an activation to the norm
-_PLAIN = {*get_args(_Norm), *PH_LAYERS, *(layer.dense_type for layer in PH_LAYERS)}
+_PLAIN = {*get_args(Norm), *PH_LAYERS, *(layer.dense_type for layer in PH_LAYERS)}
 
 
 @torch.inference_mode(False)
@@ -75,14 +74,18 @@ def fold_layers(model: nn.Module, sites: Iterable[Site]) -> dict[str, nn.Module]
         dense = layers[site.name] = layer.to_dense()
         if serves_attention(model, site):
             dense.__class__ = NonDynamicallyQuantizableLinear
-        # an A or F that is computed (weight_norm) is another tensor each time, and never shared
-        state = {**layer._parameters, **layer._buffers}
-        # of a fixed algebra the value: its tensor is another one after a move
-        names = layer.algebra_names if layer.learns_algebra else ()
-        rule: list[object] = [id(state.get(name, layer)) for name in names] or [layer.algebra]
-        shared = (type(layer), layer.groups, *rule, id(state.get("F", layer)))
-        dense.weight = weights.setdefault(shared, dense.get_parameter("weight"))
+        dense.weight = weights.setdefault(weight_key(layer), dense.get_parameter("weight"))
     return layers
+
+
+def weight_key(layer: PHLayer) -> tuple[object, ...]:
+    """Return what is equal for layers that share their algebra and F, and so their weight."""
+    # an A or F that is computed (weight_norm) is another tensor each time, and never shared
+    state = {**layer._parameters, **layer._buffers}
+    # of a fixed algebra the value: its tensor is another one after a move
+    names = layer.algebra_names if layer.learns_algebra else ()
+    rule: list[object] = [id(state.get(name, layer)) for name in names] or [layer.algebra]
+    return (type(layer), layer.groups, *rule, id(state.get("F", layer)))
 
 
 def serves_attention(model: nn.Module, site: Site) -> bool:
@@ -137,14 +140,16 @@ def _skeleton(model: nn.Module) -> nn.Module:
     return copy.deepcopy(model, tensors)
 
 
-def fuse_batch_norms(model: nn.Module, graphs: Sequence[fx.Graph]) -> list[Entry]:
-    """Fuses the norms that follow a plain torch layer."""
+def fuse_batch_norms(
+    model: nn.Module, graphs: Sequence[fx.Graph], besides: Container[nn.Module] = ()
+) -> list[Entry]:
+    """Fuse the norms that follow a plain torch layer, besides some layers."""
     entries = []
     for name, target in find_norms(model, graphs).items():
         layer, norm = model.get_submodule(name), model.get_submodule(target)
-        if not isinstance(layer, _Layer):
+        if not isinstance(layer, PlainLayer) or layer in besides:
             continue
-        assert isinstance(norm, _Norm)
+        assert isinstance(norm, Norm)
         entries.append(
             Entry(
                 name=target,
@@ -155,7 +160,7 @@ def fuse_batch_norms(model: nn.Module, graphs: Sequence[fx.Graph]) -> list[Entry
                 note=f"fused into {name}",
             )
         )
-        _fuse(layer, norm)
+        fuse(layer, norm)
         parent, _, child = target.rpartition(".")
         setattr(model.get_submodule(parent), child, nn.Identity())
     return entries
@@ -182,7 +187,7 @@ def _find_norms(model: nn.Module, graph: fx.Graph) -> dict[str, str]:
     norms: dict[str, str] = {}
     for node in graph.nodes:
         norm, layer = _module(model, node), _module(model, node.args[0] if node.args else None)
-        if not isinstance(norm, _Norm) or not isinstance(layer, _Layer | PHLayer):
+        if not isinstance(norm, Norm) or not isinstance(layer, PlainLayer | PHLayer):
             continue
         source = node.args[0]
         alone = len(source.users) == calls[node.target] == calls[source.target] == 1
@@ -192,7 +197,7 @@ def _find_norms(model: nn.Module, graph: fx.Graph) -> dict[str, str]:
     return norms
 
 
-def _count_outputs(layer: _Layer | PHLayer) -> int:
+def _count_outputs(layer: PlainLayer | PHLayer) -> int:
     """The channels of a convolution, or the features of a linear layer: its last axis.
 
     Of (batch, places, features) a norm takes the places.
@@ -206,32 +211,10 @@ def _module(model: nn.Module, node: object) -> nn.Module | None:
     return None
 
 
-def _is_plain(layer: _Layer | PHLayer, norm: _Norm) -> bool:
+def _is_plain(layer: PlainLayer | PHLayer, norm: Norm) -> bool:
     """Whether the two do what their types say and nothing else."""
     constant = not norm.training and norm.running_mean is not None
     unhooked = not any((*hooks(layer), *hooks(norm)))
     own = holds_weight(norm) and (isinstance(layer, PHLayer) or holds_weight(layer))
     kept = not has_own_forward(layer) and not has_own_forward(norm)
     return constant and unhooked and own and kept and {type(layer), type(norm)} <= _PLAIN
-
-
-def _fuse(layer: _Layer, norm: _Norm) -> None:
-    """Multiplies the scale of the norm into the weight, and its shift into the bias."""
-    assert norm.running_mean is not None
-    assert norm.running_var is not None
-    scale = (norm.running_var + norm.eps).rsqrt()
-    scale = scale if norm.weight is None else scale * norm.weight
-    shift = norm.running_mean.neg() * scale
-    shift = shift if norm.bias is None else shift + norm.bias
-    weight = layer.weight
-    inner = (1,) * (weight.dim() - 2)
-    if isinstance(layer, nn.modules.conv._ConvTransposeNd):
-        # (in, out/groups, *k): the outputs of each group are in axis 1
-        outputs = scale.view(layer.groups, 1, -1, *inner)
-        fused = (weight.unflatten(0, (layer.groups, -1)) * outputs).flatten(0, 1)
-    else:
-        fused = weight * scale.view(-1, 1, *inner)
-    bias = shift if layer.bias is None else layer.bias * scale + shift
-    for name, value in (("weight", fused), ("bias", bias)):
-        value = value.detach().to(weight.dtype)  # the norms of a half-precision model stay float32
-        setattr(layer, name, nn.Parameter(value, requires_grad=weight.requires_grad))

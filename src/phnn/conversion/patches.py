@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -70,7 +71,7 @@ class Geometry:
     def view(self, x: Tensor) -> Tensor:
         """Return all patches as a view where possible, (batch, channels, *positions, *kernel)."""
         if not self.kernel:
-            return x.reshape(-1, x.shape[-1], *())
+            return x.reshape(-1, x.shape[-1])
         dims = len(self.kernel)
         if x.dim() == dims + 1:
             x = x.unsqueeze(0)
@@ -90,7 +91,8 @@ class Geometry:
     def _insert_zeros(self, x: Tensor) -> Tensor:
         sizes = [(n - 1) * s + 1 for n, s in zip(x.shape[2:], self.stride, strict=True)]
         spread = x.new_zeros(*x.shape[:2], *sizes)
-        spread[(..., *(slice(None, None, s) for s in self.stride))] = x
+        inside: Any = (..., *(slice(None, None, s) for s in self.stride))
+        spread[inside] = x
         return spread
 
     def count_positions(self, x: Tensor) -> int:
@@ -123,5 +125,7 @@ class Geometry:
         else:
             drawn = torch.arange(total, device=x.device)
         batch, *position = torch.unravel_index(drawn, sizes)
-        patches = view[(batch, slice(None), *position)]  # (patches, channels, *kernel)
-        return patches.unflatten(1, (self.groups, -1)).transpose(0, 1).flatten(2)
+        where: Any = (batch, slice(None), *position)
+        patches = view[where].unflatten(1, (self.groups, -1))
+        taken: Tensor = patches.transpose(0, 1).flatten(2)
+        return taken

@@ -259,9 +259,11 @@ def _order(
 ) -> tuple[list[Site], set[str]]:
     """Return the sites in the order of their first call, then those that are never called."""
     seen: dict[str, Site] = {}
-    calibration.observe(
-        model, sites, lambda site, call, x: seen.setdefault(site.name, site) and None
-    )
+
+    def see(site: Site, call: int, x: Tensor) -> None:
+        seen.setdefault(site.name, site)
+
+    calibration.observe(model, sites, see)
     silent = [site for site in sites if site.name not in seen]
     return [*seen.values(), *silent], {site.name for site in silent}
 
@@ -285,7 +287,7 @@ def _count_model(model: nn.Module, calibration: Calibration) -> float:
     call = calibration.calls[0]
     with evaluating(model), FlopCounterMode(display=False) as counter:
         calibration.forward(model, call)
-    return counter.get_total_flops() / 2 / max(1, calibration.count([call]))
+    return float(counter.get_total_flops() / 2 / max(1, calibration.count([call])))
 
 
 def _note_silent(decisions: Sequence[Decision], silent: set[str]) -> list[Decision]:

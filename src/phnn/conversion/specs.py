@@ -55,9 +55,14 @@ class LayerSpec:
     def make(self, twin: type[PHLayer], dense: nn.Module) -> PHLayer:
         """Make the layer, as a fresh PH twin of a torch layer that is as trainable."""
         algebra = None if self.algebra is None else _find_algebra(self.algebra)
-        size = {"n": self.n, "terms": self.terms} if algebra is None else {}
+        learned = algebra is None
         layer = twin.like(
-            dense, algebra=algebra, learn_algebra=self.learn_algebra, rank=self.rank, **size
+            dense,
+            n=self.n if learned else None,
+            terms=self.terms if learned else None,
+            algebra=algebra,
+            learn_algebra=self.learn_algebra,
+            rank=self.rank,
         )
         trainable = dense.get_parameter("weight").requires_grad
         for parameter in layer.parameters():
@@ -135,7 +140,7 @@ def install_layers(model: nn.Module, layers: Mapping[str, LayerSpec | None]) -> 
 def _sites_by_name(model: nn.Module) -> dict[str, Site]:
     """Return the sites of torch and PH layers by each of their names."""
     ph_sites = (
-        Site(site.module, site.names, type(site.module))
+        Site(site.module, site.names, next(k for k in PH_LAYERS if type(site.module) is k))
         for site in find_ph_sites(model)
         if type(site.module) in PH_LAYERS
     )

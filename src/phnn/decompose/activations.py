@@ -136,7 +136,8 @@ def dense_fit(moments: Moments, weight: Tensor, ridge: float) -> Tensor:
     shift = ridge * moments.C.diagonal(dim1=1, dim2=2).mean(1).view(-1, 1, 1)
     eye = torch.eye(moments.C.shape[1], dtype=moments.C.dtype)
     solved = torch.linalg.solve(moments.C + (shift + 1e-30) * eye, moments.B + shift * flat.mT)
-    return solved.mT.unflatten(2, weight.shape[2:])
+    best: Tensor = solved.mT.unflatten(2, weight.shape[2:])
+    return best
 
 
 def _regress(moments: Moments, ridge: float) -> Tensor:
@@ -177,7 +178,8 @@ def _solve_filters(moments: Moments, A: Tensor, F: Tensor, ridge: float) -> Tens
     # with orthonormal terms the system is nearly one block for each, the mean over components
     mean = torch.einsum("gbcbe->gce", C) / n_out
     solved = _solve(terms * Q * K, block, apply, right, start, ridge, mean)
-    return solved.view(groups, terms, Q * K, P).transpose(2, 3).unflatten(3, (Q, K))
+    best: Tensor = solved.view(groups, terms, Q * K, P).transpose(2, 3).unflatten(3, (Q, K))
+    return best
 
 
 def _solve_algebra(moments: Moments, A: Tensor, F: Tensor, ridge: float) -> Tensor:
@@ -246,7 +248,8 @@ def _conjugate_gradients(
     """
 
     def precondition(residual: Tensor) -> Tensor:
-        return (inverse @ residual.unflatten(0, (-1, len(inverse)))).flatten(0, 1)
+        blocks: Tensor = inverse @ residual.unflatten(0, (-1, len(inverse)))
+        return blocks.flatten(0, 1)
 
     residual = right - apply(x)
     direction = precondition(residual)

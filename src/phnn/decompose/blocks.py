@@ -60,12 +60,15 @@ class Blocks:
         return out // self.n_out, into // self.n_in
 
     def split(self, weight: Tensor) -> Tensor:
-        """Return the canonical weight of `canonical` as (groups, n_out, P, n_in, Q, K)."""
-        return weight.unflatten(2, (self.n_in, -1)).unflatten(1, (self.n_out, -1))
+        """Return the weight of `canonical` as (groups, n_out, P, n_in, Q, K)."""
+        blocks: Tensor = weight.unflatten(2, (self.n_in, -1)).unflatten(1, (self.n_out, -1))
+        return blocks
 
     def rearrange(self, weight: Tensor) -> Tensor:
         """Return the matrix whose rank is the number of terms, (n_out · n_in, everything else)."""
-        return self.split(weight).movedim((1, 3), (0, 1)).flatten(0, 1).flatten(1)
+        blocks = self.split(weight).movedim((1, 3), (0, 1))
+        matrix: Tensor = blocks.flatten(0, 1).flatten(1)
+        return matrix
 
     def fold(self, F: Tensor) -> Tensor:
         """Return filters (groups, terms, P, Q, K) in the layout of a PH layer."""
@@ -87,7 +90,7 @@ def canonical(weight: Tensor, groups: int = 1, transposed: bool = False) -> Tens
         groups: Groups of the convolution.
         transposed: Whether it is the weight of a transposed convolution.
     """
-    blocks = weight.unsqueeze(-1).flatten(2).unflatten(0, (groups, -1))
+    blocks: Tensor = weight.unsqueeze(-1).flatten(2).unflatten(0, (groups, -1))
     return blocks.transpose(1, 2).flip(-1) if transposed else blocks
 
 

@@ -268,4 +268,5 @@ def _main_directions(parts: Sequence[_Rearranged], terms: int) -> Tensor:
     left = matrix @ right
     if left.shape[1] < terms:  # more terms than the matrix has rank: any further directions do
         left = torch.cat([left, torch.eye(rows, terms - left.shape[1], dtype=left.dtype)], dim=1)
-    return torch.linalg.qr(left).Q.mT
+    directions: Tensor = torch.linalg.qr(left).Q
+    return directions.mT

@@ -1,4 +1,4 @@
-r"""Convolutions of 3×3 places in tiles, with a quarter to a half of the multiplications.
+r"""3×3 convolutions in tiles, with a quarter to a half of the multiplications.
 
 To slide a filter along a signal is bilinear, as the algebra is, and has an algorithm of few
 products as well: m outputs in m + 2 products instead of 3m (Toom and Cook; Winograd for filters),
@@ -11,41 +11,53 @@ tiles: what is multiplied at each of the (m + 2)² points is one matrix for each
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from phnn.forms.base import Form, Shape, Source, parameter, trace
+from phnn.forms.cp import CPForm, mixed_filters
 from phnn.functional import Factors
+from phnn.functional._mixing import mix
+from phnn.nn import PHConv2d
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 TAPS = 3
-# by the outputs of a tile; chosen for precision, with powers that float32 holds exactly: with four
+# by the tile size; chosen for precision, with powers that float32 holds exactly: with four
 # outputs the error is twice that of a plain convolution, with ±1 and ±2 four times
 POINTS = {2: (0.0, 1.0, -1.0), 4: (0.0, 0.75, -0.75, 1.5, -1.5)}
+CHUNK = 64  # outputs whose filters are transformed at a time, in float64
 
 
-def toom_cook(outputs: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns P (m + 2, m), G (m + 2, 3) and B (m + 2, m + 2) for m outputs, in float64.
+def toom_cook(tile_size: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return P (m + 2, m), G (m + 2, 3) and B (m + 2, m + 2) for m outputs, in float64.
 
     Polynomials are multiplied by their values at m + 1 points and infinity; B takes the part of
     finding the coefficients from values, as filtering is the transpose of multiplying.
 
     Args:
-        outputs: How many there are in a tile, 2 or 4.
+        tile_size: The outputs m of a tile, 2 or 4.
     """
-    points = np.array(POINTS[outputs])
+    points = np.array(POINTS[tile_size])
     others = [np.delete(points, i) for i in range(len(points))]
     scales = np.array([np.prod(point - rest) for point, rest in zip(points, others, strict=True)])
     B = np.zeros((len(points) + 1, len(points) + 1))
     for row, roots in zip(B, [*others, points], strict=True):
         row[: len(roots) + 1] = np.poly(roots)[::-1]
-    P, G = (np.eye(1, size, size - 1) for size in (outputs, TAPS))  # at infinity
-    P = np.vstack([np.vander(points, outputs, increasing=True), P])
+    P, G = (np.eye(1, size, size - 1) for size in (tile_size, TAPS))  # at infinity
+    P = np.vstack([np.vander(points, tile_size, increasing=True), P])
     G = np.vstack([np.vander(points, TAPS, increasing=True) / scales[:, None], G])
     return torch.from_numpy(P), torch.from_numpy(G), torch.from_numpy(B)
 
 
-class Tiles(nn.Module):
-    """A convolution of 3×3 places with stride 1, of one plain weight or of R products.
+class WinogradConvolution(nn.Module):
+    """A 3×3 convolution with stride 1, of one plain weight or of R products.
 
     The values of a tile are rounded relative to its largest, and one that is not finite spoils the
     whole tile.
@@ -56,11 +68,10 @@ class Tiles(nn.Module):
             weight.
         bias: What is added to each channel.
         padding: Zeros at each side, along height and width.
-        size: Outputs of a tile along height and along width.
-        is_last: Whether the output has its channels last in memory.
+        tile_size: Outputs of a tile along height and along width.
+        channels_last: Whether the output has its channels last in memory.
     """
 
-    kind = "Tiles"  # in the name of the module that is made
     cut: Tensor
     mix_in: Tensor
     weight: Tensor
@@ -74,22 +85,19 @@ class Tiles(nn.Module):
         factors: Factors | None,
         bias: Tensor | None,
         padding: tuple[int, int],
-        size: int,
-        is_last: bool,
+        tile_size: int,
+        channels_last: bool,
     ) -> None:
         super().__init__()
-        self.size, self.padding, self.is_last = size, padding, is_last
+        self.tile_size, self.padding, self.channels_last = tile_size, padding, channels_last
         self.rank, self.outputs, self.inputs = filters.shape[:3]
         self.mixes = factors is not None
-        self.n = 1 if factors is None else len(factors.V)
-        P, G, B = toom_cook(size)
-        # on the CPU, as not all devices have float64
-        weight = torch.einsum("hx,wy,roixy->hwrio", G, G, filters.detach().cpu().double())
-        learned = {"weight": weight.flatten(0, 2)}
+        self.n_out, self.n_in = (1, 1) if factors is None else factors.shape[1:]
+        P, G, B = toom_cook(tile_size)
+        self.weight = nn.Parameter(_transform(filters, G), requires_grad=filters.requires_grad)
         if factors is not None:
-            learned |= {"mix_in": factors.V.mT, "mix_out": factors.W}
-        for name, value in learned.items():
-            self.register_parameter(name, parameter(value, filters, filters.requires_grad))
+            self.mix_in = parameter(factors.V.mT, filters, filters.requires_grad)
+            self.mix_out = parameter(factors.W, filters, filters.requires_grad)
         for name, value in (("cut", B), ("join", P.mT)):
             # no buffers: torch.fx makes constants of what is computed from them
             self.register_parameter(name, parameter(value, filters, trained=False))
@@ -98,7 +106,7 @@ class Tiles(nn.Module):
         self.register_parameter("bias", bias)
 
     def forward(self, x: Tensor) -> Tensor:  # noqa: D102
-        size, points = self.size, self.size + TAPS - 1
+        size, points = self.tile_size, self.tile_size + TAPS - 1
         height, width = (x.shape[i + 2] + 2 * self.padding[i] - TAPS + 1 for i in range(2))
         rows, columns = ((length + size - 1) // size for length in (height, width))
         top, left = self.padding
@@ -107,35 +115,161 @@ class Tiles(nn.Module):
         images = nn.functional.pad(x, (left, right, top, bottom)).movedim(1, -1)
         tiles = images.unfold(1, points, size).unfold(2, points, size)
         # at each point of a tile all components, in each all tiles, and in each all its channels
-        tiles = tiles.unflatten(3, (self.n, self.inputs)).permute(5, 6, 3, 0, 1, 2, 4)
-        z = self._transform(self.cut, tiles.reshape(points, -1))
+        tiles = tiles.unflatten(3, (self.n_in, self.inputs)).permute(5, 6, 3, 0, 1, 2, 4)
+        z = _apply_twice(self.cut, tiles.reshape(points, -1), points, points)
         if self.mixes:
-            z = mix(self.mix_in, z.view(points**2, self.n, -1))
+            z = mix(self.mix_in, z.view(points**2, self.n_in, -1))
         z = torch.bmm(z.view(points**2 * self.rank, -1, self.inputs), self.weight)
         if self.mixes:
             z = mix(self.mix_out, z.view(points**2, self.rank, -1))
-        z = self._transform(self.join, z.view(points, -1))
-        y = z.view(size, size, self.n, x.shape[0], rows, columns, self.outputs)
+        z = _apply_twice(self.join, z.view(points, -1), size, points)
+        y = z.view(size, size, self.n_out, x.shape[0], rows, columns, self.outputs)
         y = y.permute(3, 4, 0, 5, 1, 2, 6)
-        y = y.reshape(x.shape[0], rows * size, columns * size, self.n * self.outputs)
+        y = y.reshape(x.shape[0], rows * size, columns * size, self.n_out * self.outputs)
         y = y[:, :height, :width]
         if self.bias is not None:
             y = y.add_(self.bias)
         y = y.movedim(-1, 1)
-        return y if self.is_last else y.contiguous()
-
-    def _transform(self, matrix: Tensor, values: Tensor) -> Tensor:
-        """Applies a matrix to the first axis, and to the second, of (points · points, …)."""
-        once = torch.mm(matrix, values)
-        return mix(matrix, once.view(matrix.shape[0], matrix.shape[1], -1))
+        return y if self.channels_last else y.contiguous()
 
 
-def parameter(value: Tensor, like: Tensor, trained: bool) -> nn.Parameter:
-    """A value in the precision of a tensor, and where that is."""
-    value = value.detach().to(like, copy=True).contiguous()
-    return nn.Parameter(value, requires_grad=trained)
+def _transform(filters: Tensor, G: Tensor) -> Tensor:
+    """Return the filters at each point, (points² · R, inputs, outputs), chunk by chunk."""
+    points, (rank, outputs, inputs) = len(G), filters.shape[:3]
+    weight = filters.new_empty((points, points, rank, inputs, outputs), requires_grad=False)
+    for r in range(rank):
+        for start in range(0, outputs, CHUNK):
+            # on the CPU, as not all devices have float64
+            block = filters[r, start : start + CHUNK].detach().cpu().double()
+            transformed = torch.einsum("hx,wy,oixy->hwio", G, G, block)
+            weight[:, :, r, :, start : start + CHUNK] = transformed.to(weight)
+    return weight.flatten(0, 2)
 
 
-def mix(matrix: Tensor, blocks: Tensor) -> Tensor:
-    """The matrix times each of the blocks, (batch, columns, places)."""
-    return torch.bmm(matrix.expand(blocks.shape[0], -1, -1), blocks)
+def _apply_twice(matrix: Tensor, values: Tensor, rows: int, columns: int) -> Tensor:
+    """Apply a matrix to the first axis and to the second of (columns · columns, …)."""
+    return mix(matrix, torch.mm(matrix, values).view(rows, columns, -1))
+
+
+def _padding(layer: PHConv2d) -> tuple[int, int]:
+    """Return the zeros at each side of a 3×3 convolution, along height and width."""
+    if isinstance(layer.padding, str):
+        return (1, 1) if layer.padding == "same" else (0, 0)
+    return layer.padding[0], layer.padding[1]
+
+
+def _suits(source: Source) -> bool:
+    """Return whether a layer is a dense 3×3 convolution of stride 1 in full precision."""
+    layer = source.layer
+    return (
+        isinstance(layer, PHConv2d)
+        and layer.kernel_size == (TAPS, TAPS)
+        and layer.stride == layer.dilation == (1, 1)
+        and layer.groups == 1
+        and layer.padding_mode == "zeros"
+        and layer.F.dtype in (torch.float32, torch.float64)
+    )
+
+
+def _has_tile_size(source: Source, tile_size: int, shapes: Collection[Shape]) -> bool:
+    """Return whether tiles of a size suit the largest output; in low precision none do."""
+    layer = source.layer
+    assert isinstance(layer, PHConv2d)
+    if torch.is_autocast_enabled(layer.F.device.type):
+        return False
+    padding = _padding(layer)
+    largest = max(shape[i + 2] + 2 * padding[i] - TAPS + 1 for shape in shapes for i in range(2))
+    return largest <= 4 if tile_size == 2 else largest > 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Winograd(Form):
+    """A Winograd convolution with the assembled weight H.
+
+    Attributes:
+        tile_size: Outputs of a tile along height and along width, 2 or 4.
+    """
+
+    name = "winograd"
+    is_dense = True
+    is_winograd = True
+
+    tile_size: int = 4
+
+    @property
+    def label(self) -> str:
+        """The name with the tile size."""
+        return f"{self.name}_{self.tile_size}"
+
+    @classmethod
+    def variants(cls, source: Source, channels_last: bool) -> Iterator[Self]:
+        """Yield a form for each tile size, for dense 3×3 convolutions of stride 1."""
+        for tile_size in POINTS if _suits(source) else ():
+            yield cls(channels_last=channels_last, tile_size=tile_size)
+
+    def takes_norm(self, source: Source) -> bool:
+        """Return True: the weight has a row for each channel."""
+        return True
+
+    def is_promising(self, source: Source, shapes: Collection[Shape]) -> bool:
+        """Return whether the tile size suits the largest output."""
+        return _has_tile_size(source, self.tile_size, shapes)
+
+    def build(self, source: Source) -> nn.Module:
+        """Fold the layer and transform its weight."""
+        layer, dense = source.layer, source.fold()
+        assert isinstance(layer, PHConv2d)
+        written = WinogradConvolution(
+            dense.weight[None],
+            None,
+            dense.bias,
+            _padding(layer),
+            self.tile_size,
+            self.channels_last,
+        )
+        return trace(written, "Winograd", layer)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CPWinograd(CPForm):
+    """A Winograd convolution with R products at each point of a tile.
+
+    Attributes:
+        tile_size: Outputs of a tile along height and along width, 2 or 4.
+    """
+
+    name = "cp_winograd"
+    is_winograd = True
+
+    tile_size: int = 4
+
+    @property
+    def label(self) -> str:
+        """The name with the tile size."""
+        return f"{self.name}_{self.tile_size}"
+
+    @classmethod
+    def variants(cls, source: Source, channels_last: bool) -> Iterator[Self]:
+        """Yield a form for each tile size, for dense 3×3 convolutions of stride 1."""
+        if source.factors is not None and _suits(source):
+            for tile_size in POINTS:
+                yield cls(
+                    channels_last=channels_last, rank=source.factors.rank, tile_size=tile_size
+                )
+
+    def is_promising(self, source: Source, shapes: Collection[Shape]) -> bool:
+        """Return whether products are saved and the tile size suits the largest output."""
+        suits = _has_tile_size(source, self.tile_size, shapes)
+        return suits and super().is_promising(source, shapes)
+
+    def build(self, source: Source) -> nn.Module:
+        """Mix the filters and transform them."""
+        layer, factors = source.layer, source.factors
+        assert isinstance(layer, PHConv2d)
+        assert factors is not None
+        filters = mixed_filters(source).unflatten(0, (factors.rank, -1))
+        filters.requires_grad_(layer.F.requires_grad)
+        written = WinogradConvolution(
+            filters, factors, layer.bias, _padding(layer), self.tile_size, self.channels_last
+        )
+        return trace(written, "CPWinograd", layer)

@@ -53,7 +53,9 @@ def _compute(
         output = mix_first(batch, rules, lambda x: operation(x, weight, inside), outside, sizes)
     if batch is input:
         return output
-    return output.squeeze(0) if operation.dims else output.view(*input.shape[:-1], -1)
+    return (
+        output.squeeze(0) if operation.dims else output.view(*input.shape[:-1], sizes.out_channels)
+    )
 
 
 def _make_batch(operation: Operation, input: Tensor) -> Tensor:

@@ -65,7 +65,7 @@ def mix_components(input: Tensor, matrix: Tensor, sizes: Mixture, channels_last:
     last = input.movedim(1, -1)
     if sizes.rows * sizes.columns * sizes.size < SLOW:
         components = last.unflatten(-1, (sizes.groups, sizes.columns, sizes.size))
-        mixed = torch.einsum("rb,...bc->...rc", matrix, components).flatten(-3)
+        mixed = torch.einsum("rb,...bc->...rc", matrix, components).flatten(-3).contiguous()
     else:
         mixed = mix(matrix, last.reshape(-1, sizes.columns, sizes.size))
         mixed = mixed.view(input.shape[0], *space, sizes.channels)

@@ -96,7 +96,7 @@ def multiply_rows(
     products = torch.bmm(mixed.view(groups * rank, -1, sizes.inputs), filters)
     output = mix(mix_out, products.view(groups, rank, -1))
     output = output.view(groups * n_out, -1, sizes.outputs).transpose(0, 1)
-    return output.reshape(-1, sizes.out_channels)
+    return output.reshape(-1, sizes.out_channels).contiguous()  # which one channel may not be
 
 
 def resize(

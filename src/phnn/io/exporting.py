@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from phnn.acceleration.calls import compare, leaves
 from phnn.conversion import to_dense
+from phnn.runtimes.nested import compare, leaves
 
 if TYPE_CHECKING:
     from onnx_ir import Node

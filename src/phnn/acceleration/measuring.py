@@ -1,0 +1,186 @@
+"""Which form of each layer, and which model made of them, is the fastest here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import nn
+
+from phnn.acceleration.candidates import Candidates
+from phnn.acceleration.workshop import Choice, Workshop
+from phnn.forms import Form
+from phnn.runtimes import Runtime
+from phnn.runtimes.base import Arguments
+from phnn.runtimes.nested import copy_tensors
+
+# least time of a round on average, in which short calls are repeated
+LAYER_SECONDS, MODEL_SECONDS = 0.02, 0.1
+ASSEMBLED = "assembled"  # the model as it was given, among whole models
+
+# seconds of the forms of each layer, by their names; of a form without rivals 0
+Measured = dict[str, Mapping[Form, float]]
+
+
+@dataclass(frozen=True)
+class Clock:
+    """How forms are timed.
+
+    Attributes:
+        runtime: Where they run.
+        rounds: Timed calls of each, more of short ones.
+        progress: Called with the number of layers that are timed and the number of all.
+    """
+
+    runtime: Runtime
+    rounds: int
+    progress: Callable[[int, int], None] | None = None
+
+
+def measure(workshop: Workshop, candidates: Sequence[Candidates], clock: Clock) -> Measured:
+    """Return the seconds of the forms of each layer; equal layers are timed once.
+
+    The modules of all but the fastest form are dropped.
+    """
+    known: dict[object, Mapping[Form, float]] = {}
+    measured: Measured = {}
+    for done, candidate in enumerate(candidates, 1):
+        name, forms = candidate.layer.name, candidate.forms
+        if len(forms) == 1:
+            measured[name] = {forms[0]: 0.0}
+        else:
+            kind = _kind(candidate)
+            if kind not in known:
+                known[kind] = _time_layer(workshop, candidate, clock)
+            measured[name] = known[kind]
+        if clock.progress is not None:
+            clock.progress(done, len(candidates))
+    return measured
+
+
+def _kind(candidate: Candidates) -> object:
+    """Return what the time of a layer depends on."""
+    source = candidate.layer.source
+    layer = source.layer
+    arguments = tuple(str(getattr(layer, name)) for name in layer.dense_args)
+    traits = (source.sizes, layer.bias is None, source.norm is None, candidate.forms)
+    return (type(layer), arguments, traits, frozenset(candidate.calls.items()))
+
+
+def _time_layer(workshop: Workshop, candidate: Candidates, clock: Clock) -> dict[Form, float]:
+    name, runtime, rounds = candidate.layer.name, clock.runtime, clock.rounds
+    calls: list[Arguments] = [((call.draw(),), {}) for call in candidate.calls.elements()]
+    contenders = {}
+    for form in candidate.forms:
+        module = workshop.build(name, form)
+        if workshop.keeps_norm(name, form):
+            norm = candidate.layer.source.norm
+            assert norm is not None
+            module = nn.Sequential(module, norm)
+        contenders[form] = runtime.prepare(module, calls)
+    times = runtime.time(contenders, rounds, seconds=rounds * LAYER_SECONDS)
+    workshop.drop(name, besides=(min(times, key=times.__getitem__),))
+    return times
+
+
+def find_choices(measured: Sequence[Measured]) -> list[Choice]:
+    """Return the choices that may be the fastest, by what is known of each layer alone.
+
+    Args:
+        measured: The seconds of all layers, with the example as it is and with channels last.
+
+    Returns:
+        The fastest forms with the example as it is, with channels last, and with the better of
+        both for each layer; the same without Winograd forms, whose many weights cost more in a
+        whole model than alone, and with dense forms alone, which are what the real model has.
+    """
+    choices: list[Choice] = []
+    for allow in (
+        lambda form: True,
+        lambda form: not form.is_winograd,
+        lambda form: form.is_dense,
+    ):
+        found = [_fastest(times, allow) for times in measured]
+        if len(found) > 1:
+            found.append(_merge(*found))
+        for forms in found:
+            choice = Choice.of({name: form for name, (form, _) in forms.items()})
+            if choice not in choices:
+                choices.append(choice)
+    return choices
+
+
+Timed = dict[str, tuple[Form, float]]
+
+
+def _fastest(measured: Measured, allow: Callable[[Form], bool]) -> Timed:
+    """Return the fastest form of each layer that is allowed; the folded one always is."""
+    fastest = {}
+    for name, times in measured.items():
+        form = min(filter(allow, times), key=times.__getitem__)
+        fastest[name] = (form, times[form])
+    return fastest
+
+
+def _merge(one: Timed, other: Timed) -> Timed:
+    """Return the faster of two for each layer; what it costs to change formats is left out."""
+    return {name: min(one[name], other[name], key=lambda timed: timed[1]) for name in one}
+
+
+Run = Callable[[], object]
+
+
+def race(
+    workshop: Workshop, choices: Sequence[Choice], clock: Clock
+) -> tuple[Choice, dict[str, float]]:
+    """Return the choice that makes the fastest whole model.
+
+    Two models race at a time, and the slower one is dropped, so that few are in memory at once.
+    Those that do not run, as where a view wants another order in memory, take no part.
+
+    Returns:
+        The fastest choice, and the seconds of the model as it was given, folded and accelerated,
+        measured side by side.
+    """
+    folded = choices[0].folded()
+    rivals = [choice for choice in choices if choice != folded]
+    seconds = clock.rounds * MODEL_SECONDS / (len(rivals) + 1)
+    best: dict[Choice, Run] = {}
+    for choice in rivals:
+        try:
+            pair = {**best, choice: _prepare(workshop, choice, clock)}
+        except RuntimeError:
+            continue
+        fastest = choice
+        if len(pair) > 1:
+            times = clock.runtime.time(pair, clock.rounds, warmup=1, seconds=seconds)
+            fastest = min(times, key=times.__getitem__)
+        best = {fastest: pair[fastest]}
+        workshop.keep(best)
+    return _finish(workshop, {folded: _prepare(workshop, folded, clock), **best}, clock, seconds)
+
+
+def _prepare(workshop: Workshop, choice: Choice, clock: Clock) -> Run:
+    run = clock.runtime.prepare(workshop.assemble(choice), [_copy_example(workshop)])
+    run()
+    return run
+
+
+def _copy_example(workshop: Workshop) -> Arguments:
+    """Return a copy of the example: some models change theirs."""
+    return copy_tensors(workshop.seen.args), copy_tensors(workshop.seen.kwargs)
+
+
+def _finish(
+    workshop: Workshop, finalists: Mapping[Choice, Run], clock: Clock, seconds: float
+) -> tuple[Choice, dict[str, float]]:
+    """Return the faster of the folded model, which comes first, and the best of the others."""
+    original = clock.runtime.prepare(workshop.seen.model, [_copy_example(workshop)])
+    contenders: dict[Choice | str, Run] = {ASSEMBLED: original}
+    contenders.update(finalists.items())
+    times = clock.runtime.time(contenders, clock.rounds, warmup=1, seconds=seconds)
+    folded, *_ = finalists
+    fastest = min(finalists, key=lambda choice: times[choice])
+    workshop.keep([fastest])
+    seconds_of = {"folded": times[folded], "accelerated": times[fastest]}
+    return fastest, {ASSEMBLED: times[ASSEMBLED], **seconds_of}

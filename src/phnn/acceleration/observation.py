@@ -1,0 +1,198 @@
+"""A model as it runs on an example, before anything of it changes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from torch import fx, nn
+
+from phnn.acceleration.calls import Call, find_reads, record_calls
+from phnn.conversion.folding import find_norms, fuse_batch_norms, serves_attention, trace
+from phnn.conversion.sites import PH_LAYERS, Site, find_ph_sites, replace_modules
+from phnn.forms import Source
+from phnn.forms.norms import Norm
+from phnn.functional._formats import CHANNELS_LAST
+from phnn.nn import PHLayer
+from phnn.runtimes.nested import leaves, split_arguments
+
+
+@dataclass(frozen=True)
+class ObservedLayer:
+    """A PH layer of a model, and what it receives.
+
+    Attributes:
+        site: The layer and its names.
+        placeholder: What stands for it in a copy of the model.
+        source: What its forms are built from.
+        calls: The inputs that it receives, and how often.
+        hindrance: Why it can only be folded; empty when it need not.
+        declined: Why it has no CP decomposition, or none of use; empty while it may.
+        serves_attention: Whether torch's attention reads its weight.
+    """
+
+    site: Site
+    placeholder: nn.Module
+    source: Source
+    calls: Counter[Call]
+    hindrance: str = ""
+    declined: str = ""
+    serves_attention: bool = False
+
+    @property
+    def name(self) -> str:
+        """Its first name in the model."""
+        return self.site.name
+
+    @property
+    def layer(self) -> PHLayer:
+        """The layer itself."""
+        return self.source.layer
+
+    @property
+    def has_format(self) -> bool:
+        """Whether it can have the channels of its inputs last in memory."""
+        return self.layer.F.dim() in CHANNELS_LAST and any(call.has_format for call in self.calls)
+
+
+@dataclass(frozen=True)
+class Observation:
+    """A model, an example, and what was seen of both.
+
+    Attributes:
+        model: The model.
+        args: The arguments of the example, by order.
+        kwargs: Those by name.
+        expected: What the model returns for them.
+        layers: Its PH layers.
+        base: A copy of the model with a placeholder for each PH layer, in which the batch norms
+            after other layers are fused.
+        fused: Number of these norms.
+        notes: What else there is to know.
+    """
+
+    model: nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    expected: Any
+    layers: tuple[ObservedLayer, ...]
+    base: nn.Module
+    fused: int
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def sites(self) -> list[Site]:
+        """The layers and their names."""
+        return [layer.site for layer in self.layers]
+
+
+def observe(model: nn.Module, example: Any, fuse: bool) -> Observation:
+    """Run a model on an example, and find its PH layers and what stands around them.
+
+    Args:
+        model: A model in evaluation mode; it is not changed.
+        example: What it runs on.
+        fuse: Whether batch norms may become part of the layers before them.
+    """
+    found = find_ph_sites(model)
+    sites = [site for site in found if not site.reason]
+    notes = [f"{site.name} is left alone: {site.reason}" for site in found if site.reason]
+    if not sites:
+        raise ValueError(
+            f"{type(model).__name__} has no PH layers to accelerate; phnn.convert makes them, and "
+            "phnn.to_dense(model, fuse=True) fuses batch norms alone"
+            + "".join(f"; {note}" for note in notes)
+        )
+    graphs, note = _trace(model) if fuse else ((), "")
+    args, kwargs = split_arguments(example)
+    expected, calls = record_calls(model, sites, args, kwargs)
+    if not leaves(expected):
+        raise ValueError(
+            f"the model returns {type(expected).__name__}, in which no tensors are found to compare"
+        )
+    read = find_reads(model, sites, args, kwargs)
+    placeholders = {site.name: _placeholder(cast("PHLayer", site.module)) for site in sites}
+    base = replace_modules(model, sites, placeholders, inplace=False)
+    norms = _find_norms(base, sites, graphs)
+    fused = fuse_batch_norms(base, graphs, besides=placeholders.values()) if graphs else ()
+    layers = []
+    for site in sites:
+        name = site.name
+        source = Source(cast("PHLayer", site.module), norm=norms.get(name))
+        in_attention = serves_attention(model, site)
+        hindrance = _find_hindrance(source.layer, calls[name], read.get(name), in_attention)
+        placeholder = placeholders[name]
+        layers.append(
+            ObservedLayer(
+                site,
+                placeholder,
+                source,
+                calls[name],
+                hindrance,
+                serves_attention=in_attention,
+            )
+        )
+    notes = [note, *notes] if note else notes
+    return Observation(model, args, kwargs, expected, tuple(layers), base, len(fused), tuple(notes))
+
+
+def _placeholder(layer: PHLayer) -> nn.Module:
+    """Return the plain layer that a layer folds to, without numbers.
+
+    What a subclass folds to by itself is unknown.
+    """
+    if type(layer).to_dense is not PHLayer.to_dense:
+        return nn.Identity()
+    arguments = {name: getattr(layer, name) for name in layer.dense_args}
+    has_bias = layer.bias is not None
+    plain = layer.dense_type(**arguments, bias=has_bias, device="meta", dtype=layer.F.dtype)
+    return plain.train(layer.training)
+
+
+def _trace(model: nn.Module) -> tuple[Sequence[fx.Graph], str]:
+    try:
+        return trace(model), ""
+    except ValueError as error:
+        reason = str(error.__cause__).splitlines() or [""]
+        return (), f"no batch norms fused, as torch.fx cannot trace the model ({reason[0]})"
+
+
+def _find_norms(
+    model: nn.Module, sites: Sequence[Site], graphs: Sequence[fx.Graph]
+) -> dict[str, Norm]:
+    """Return the norm that fuses with each layer, by the first name of the layer."""
+    norms = find_norms(model, graphs) if graphs else {}
+    return {
+        site.name: cast("Norm", model.get_submodule(norms[name]))
+        for site in sites
+        for name in site.names
+        if name in norms
+    }
+
+
+def _find_hindrance(
+    layer: PHLayer, calls: Counter[Call], read: str | None, in_attention: bool
+) -> str:
+    """Return why a layer can only be folded; empty when it need not."""
+    if in_attention:
+        return "read by torch's attention"
+    if read is not None:
+        return f"the model reads its {read}"
+    if type(layer) not in PH_LAYERS:
+        return f"{type(layer).__name__} is a subclass; what it adds is unknown"
+    if not calls:
+        return "does not run on the example"
+    for call in calls:
+        if not call.is_alone:
+            return "called with more than its input"
+        if call.dtype != layer.F.dtype:
+            return f"its input is {call.dtype}, its weight {layer.F.dtype}"
+        if layer.F.dim() > 2 and len(call.shape) != layer.F.dim():
+            return f"its input {call.shape} has no batch"
+        if 0 in call.shape:
+            return f"its input {call.shape} is empty"
+    if not layer.algebra_tensor.isfinite().all() or not layer.algebra_tensor.any():
+        return "its algebra is zero or not finite"
+    return ""

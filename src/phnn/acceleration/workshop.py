@@ -1,0 +1,139 @@
+"""Copies of a model, with its PH layers in chosen forms."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
+
+from phnn.acceleration.observation import Observation, ObservedLayer
+from phnn.conversion.folding import weight_key
+from phnn.forms import Folded, Form
+from phnn.functional._formats import put_channels_last
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A form for each layer of a model, by their names."""
+
+    forms: tuple[tuple[str, Form], ...]
+
+    @classmethod
+    def of(cls, forms: Mapping[str, Form]) -> Choice:
+        """Make a choice of a mapping."""
+        return cls(tuple(forms.items()))
+
+    def folded(self) -> Choice:
+        """Return the same with folded layers alone."""
+        return Choice(
+            tuple((name, Folded(channels_last=form.channels_last)) for name, form in self.forms)
+        )
+
+    def __getitem__(self, name: str) -> Form:
+        return dict(self.forms)[name]
+
+
+class Workshop:
+    """Builds forms and puts them into copies of a model.
+
+    A form is built once, and kept until it is dropped. All copies share what they have in common.
+
+    Args:
+        seen: The model.
+        layers: Its layers, with what their forms are built from.
+    """
+
+    def __init__(self, seen: Observation, layers: Iterable[ObservedLayer]) -> None:
+        self.seen, self.layers = seen, {layer.name: layer for layer in layers}
+        self._built: dict[tuple[str, Form], nn.Module] = {}
+
+    def build(self, name: str, form: Form) -> nn.Module:
+        """Return a layer in a form, with its batch norm if the form takes it."""
+        if (name, form) not in self._built:
+            layer = self.layers[name]
+            module = form.build(layer.source)
+            if layer.serves_attention:
+                module.__class__ = NonDynamicallyQuantizableLinear
+            self._tie(module, layer, form)
+            self._built[name, form] = module
+        return self._built[name, form]
+
+    def keeps_norm(self, name: str, form: Form) -> bool:
+        """Return whether a batch norm stays behind a layer in this form."""
+        source = self.layers[name].source
+        return source.norm is not None and not form.takes_norm(source)
+
+    def keep(self, choices: Iterable[Choice]) -> None:
+        """Drop all modules that are in none of the choices."""
+        kept = {pair for choice in choices for pair in choice.forms}
+        self._built = {pair: module for pair, module in self._built.items() if pair in kept}
+
+    def drop(self, name: str, besides: Container[Form]) -> None:
+        """Drop the modules of a layer besides those in some forms."""
+        for pair in list(self._built):
+            if pair[0] == name and pair[1] not in besides:
+                del self._built[pair]
+
+    def assemble(self, choice: Choice) -> nn.Module:
+        """Return a copy of the model with its layers as chosen."""
+        base = self.seen.base
+        new: dict[int, object] = {}
+        tensors: list[Tensor] = []  # which all copies share
+        for module in base.modules():
+            held = (*module._parameters.values(), *module._buffers.values())
+            tensors += [value for value in held if isinstance(value, Tensor)]
+        new.update((id(tensor), tensor) for tensor in tensors)
+        modules: set[nn.Module] = set()
+        for name, form in choice.forms:
+            layer = self.layers[name]
+            built = self.build(name, form)
+            modules.update(built.modules())
+            new[id(layer.placeholder)] = built
+            if layer.source.norm is not None and not self.keeps_norm(name, form):
+                new[id(layer.source.norm)] = nn.Identity()
+        fast = copy.deepcopy(base, new)
+        formats = [choice[layer.name].channels_last for layer in self._formatted()]
+        if formats and all(formats):  # then the convolutions that are no PH layers, too
+            _put_last(fast, besides=modules)
+        return fast
+
+    def count_fused(self, choice: Choice) -> int:
+        """Return the number of batch norms that are part of layers before them."""
+        layers = [(self.layers[name].source, form) for name, form in choice.forms]
+        fused = [form.takes_norm(source) for source, form in layers if source.norm is not None]
+        return self.seen.fused + sum(fused)
+
+    def _formatted(self) -> list[ObservedLayer]:
+        return [layer for layer in self.layers.values() if layer.has_format]
+
+    def _tie(self, module: nn.Module, layer: ObservedLayer, form: Form) -> None:
+        """Share the parameters that are equal with layers that share their state."""
+        key = weight_key(layer.layer)
+        for (name, other_form), other in self._built.items():
+            if other_form == form and weight_key(self.layers[name].layer) == key:
+                parameters = dict(other.named_parameters())
+                for path, parameter in list(module.named_parameters()):
+                    if torch.equal(parameter, parameters[path]):
+                        parent, _, child = path.rpartition(".")
+                        setattr(module.get_submodule(parent), child, parameters[path])
+
+
+def _put_last(model: nn.Module, besides: Container[nn.Module]) -> None:
+    """Give the convolutions of a copy weights with the channels last in memory.
+
+    Args:
+        model: The copy, which shares its parameters with others.
+        besides: Modules of it that stay as they are.
+    """
+    weights: dict[int, nn.Parameter] = {}
+    for module in model.modules():
+        if not isinstance(module, nn.modules.conv._ConvNd) or module in besides:
+            continue
+        weight = module._parameters.get("weight")
+        if weight is not None:
+            last = nn.Parameter(put_channels_last(weight.detach()), weight.requires_grad)
+            module.weight = weights.setdefault(id(weight), last)

@@ -1,0 +1,40 @@
+"""The form of a plain layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from phnn.forms.base import Form, Source
+from phnn.functional._formats import CHANNELS_LAST, put_channels_last
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+@dataclass(frozen=True, kw_only=True)
+class Folded(Form):
+    """One plain layer with the assembled weight H; every layer has it."""
+
+    name = "folded"
+    is_dense = True
+
+    @classmethod
+    def variants(cls, source: Source, channels_last: bool) -> Iterator[Self]:
+        """Yield one form; channels last for images and volumes alone."""
+        if not channels_last or source.layer.F.dim() in CHANNELS_LAST:
+            yield cls(channels_last=channels_last)
+
+    def takes_norm(self, source: Source) -> bool:
+        """Return True: the weight has a row for each channel."""
+        return True
+
+    def build(self, source: Source) -> nn.Module:
+        """Fold the layer."""
+        dense = source.fold()
+        if self.channels_last:
+            dense.weight.data = put_channels_last(dense.weight.data)
+        return dense

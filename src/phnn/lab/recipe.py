@@ -207,6 +207,18 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], *, ended: bool) 
     return found
 
 
+def keep_known(tree: Mapping[str, Any]) -> Tree:
+    """Return a recipe without the parts that this version does not know."""
+    names = {f.name for f in fields(Recipe)}
+    return {
+        key: {k: v for k, v in value.items() if k in SECTIONS[key].__dataclass_fields__}
+        if key in SECTIONS
+        else value
+        for key, value in tree.items()
+        if key in names
+    }
+
+
 def _is_same(name: str, one: Any, other: Any) -> bool:
     if name in ("data.root", "start") and None not in (one, other):
         return Path(one).expanduser().resolve() == Path(other).expanduser().resolve()

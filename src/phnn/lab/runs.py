@@ -109,30 +109,47 @@ class Run:
             recipe = build_recipe(tree)
         except (TypeError, ValueError) as error:
             raise _not_a_recipe(folder / CONFIG, error) from error
-        run = cls(
-            folder,
-            family=about.get("family", str(recipe.data.get("name", recipe.task))),
-            variant=about.get("variant", describe_network(recipe)),
-            seed=recipe.seed,
-            recipe=recipe.to_dict(),
-            comparison=about.get("comparison", ""),
-            began=about.get("began"),
-        )
+        names = ("comparison", "family", "variant", "began")
+        run = cls.make(folder, recipe, **{name: about[name] for name in names if name in about})
         return run.refresh()
+
+    @classmethod
+    def make(cls, folder: Path, recipe: Recipe, **names: Any) -> Run:
+        """Return a new run.
+
+        Args:
+            folder: The folder of the run.
+            recipe: The recipe.
+            names: Other attributes. By default the data set is the family and the network the
+                variant.
+        """
+        names.setdefault("family", str(recipe.data.get("name", recipe.task)))
+        names.setdefault("variant", describe_network(recipe))
+        return cls(folder, seed=recipe.seed, recipe=recipe.to_dict(), **names)
 
     def refresh(self) -> Run:
         """Return the run with its outcome, as its folder has it now.
 
         A result that belongs to another recipe is an error, not an outcome.
         """
-        result, error = read_json(self.folder / RESULT), read_json(self.folder / FAILURE)
-        if result is None or self.recipe is None:
-            return replace(self, result=result, error=error and error["error"])
-        tree, _ = _read_config(self.folder)
-        changed = _compare_result(result, tree)
+        result, failure = read_json(self.folder / RESULT), read_json(self.folder / FAILURE)
+        if result is None:
+            return replace(self, result=None, error=failure and failure["error"])
+        here = (self.folder / CONFIG).is_file()
+        changed = _compare_result(result, _read_config(self.folder)[0] if here else self.recipe)
         if changed:
-            return replace(self, result=None, error=_describe_foreign(changed))
+            error = f"{RESULT} belongs to another recipe ({'; '.join(changed)})"
+            return replace(self, result=None, error=error)
         return replace(self, result=result, error=None)
+
+    def resume(self, recipe: Recipe) -> Run:
+        """Return this run as it continues with a recipe, which may differ in how it is computed."""
+        first, new = _find_began(self), recipe.to_dict()
+        began = {
+            section: {key: old for key, old in first[section].items() if new[section][key] != old}
+            for section in ("data", "trainer")
+        }
+        return replace(self, recipe=new, began={k: v for k, v in began.items() if v} or None)
 
     def write(self) -> None:
         """Write the description of the run into its folder."""
@@ -265,13 +282,11 @@ def _find_began(run: Run) -> Tree:
         raise _not_a_recipe(path, error) from error
 
 
-def _compare_result(result: Mapping[str, Any], tree: Tree) -> list[str]:
-    """Return how the recipe of a result differs from that of its folder."""
+def _compare_result(result: Mapping[str, Any], tree: Tree | None) -> list[str]:
+    """Return how the recipe of a result differs from that of its folder, as far as it is known."""
+    if tree is None:
+        return []
     ours = public(build_recipe(tree))
     # results from before format 1.0 hold these parts of the recipe alone
     theirs = result.get("recipe") or {**ours, **{k: result[k] for k in ("task", "data", "seed")}}
     return differences(theirs, ours, ended=True)
-
-
-def _describe_foreign(changed: list[str]) -> str:
-    return f"{RESULT} belongs to another recipe ({'; '.join(changed)})"

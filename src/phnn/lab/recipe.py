@@ -178,7 +178,7 @@ def build_recipe(tree: Mapping[str, Any]) -> Recipe:
     """
     from jsonargparse import ArgumentError
 
-    check_choices("part of a recipe", tree, [f.name for f in fields(Recipe)])
+    check_choices("section of a recipe", tree, [f.name for f in fields(Recipe)])
     for section, options in SECTIONS.items():
         check_choices(f"{section} option", tree.get(section, {}), [f.name for f in fields(options)])
     parser = _make_parser()

@@ -64,6 +64,11 @@ class Run:
         return f"{self.family} {self.variant}, seed {self.seed}"
 
     @property
+    def asked(self) -> Tree:
+        """The recipe with which the run began."""
+        return merge(self.recipe or {}, self.began or {})
+
+    @property
     def has_model(self) -> bool:
         """Whether the trained network is here."""
         return (self.folder / MODEL).is_file()
@@ -144,12 +149,13 @@ class Run:
 
     def resume(self, recipe: Recipe) -> Run:
         """Return this run as it continues with a recipe, which may differ in how it is computed."""
-        first, new = _find_began(self), recipe.to_dict()
-        began = {
-            section: {key: old for key, old in first[section].items() if new[section][key] != old}
-            for section in ("data", "trainer")
-        }
-        return replace(self, recipe=new, began={k: v for k, v in began.items() if v} or None)
+        first, new = self.asked, recipe.to_dict()
+        began: Tree = {}
+        for section in ("data", "trainer"):
+            old, now = first[section], new[section]
+            changed = {k: old.get(k) for k in sorted({*old, *now}) if old.get(k) != now.get(k)}
+            began |= {section: changed} if changed else {}
+        return replace(self, recipe=new, began=began or None)
 
     def write(self) -> None:
         """Write the description of the run into its folder."""
@@ -218,7 +224,7 @@ def check_folder(folder: Path, recipe: Recipe, *, asked: bool = False) -> None:
     new = recipe.to_dict()
     changed = differences(run.recipe, new, ended=ended and not asked)
     if asked:
-        changed = changed or differences(_find_began(run), new, ended=ended)
+        changed = changed or differences(run.asked, new, ended=ended)
     if changed:
         moved = any(change.startswith("data.root:") for change in changed)
         hint = f"; if the data have moved, change {folder / CONFIG}" if moved else ""
@@ -246,7 +252,7 @@ def _read_config(folder: Path) -> tuple[Tree, Tree]:
         raise _not_a_recipe(path, error) from error
     if not isinstance(tree, dict):
         raise _not_a_recipe(path, "it is empty" if tree is None else "it is no mapping")
-    about = tree.pop("run", {})
+    about = tree.pop("run", {"began": _read_asked(folder)})
     major, minor = _parse_format(path, about.get("format", "1.0"))
     if major != FORMAT[0]:
         raise RunFolderError(
@@ -270,12 +276,11 @@ def _not_a_recipe(path: Path, error: object) -> RunFolderError:
     )
 
 
-def _find_began(run: Run) -> Tree:
-    """Return the recipe with which a run began."""
-    assert run.recipe is not None
-    path = run.folder / _ASKED
-    if run.began is not None or not path.exists():
-        return merge(run.recipe, run.began or {})
+def _read_asked(folder: Path) -> Tree | None:
+    """Return the recipe that a comparison asked for, in a folder from before format 1.0."""
+    path = folder / _ASKED
+    if not path.exists():
+        return None
     try:
         return build_recipe(yaml.safe_load(path.read_text(encoding="utf-8"))).to_dict()
     except (yaml.YAMLError, AttributeError, TypeError, ValueError) as error:

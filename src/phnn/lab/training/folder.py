@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -72,9 +71,9 @@ def _prepare(out: Path, recipe: Recipe, names: Mapping[str, Any]) -> None:
     (out / FAILURE).unlink(missing_ok=True)
     for torn in (out / LAST).parent.glob(".*.tmp"):  # what a killed process was writing
         torn.unlink()
-    try:
-        run = Run.open(out)
-    except (FileNotFoundError, RunFolderError):  # a new folder, or one in which nothing was trained
-        run = Run.make(out, recipe)
-    run = run.resume(recipe) if (out / LAST).exists() else replace(run, recipe=recipe.to_dict())
-    replace(run, **names).write()
+    run = Run.make(out, recipe, **names)
+    if not names:
+        with suppress(FileNotFoundError, RunFolderError):  # nothing was trained here
+            old = Run.open(out)
+            run = old.resume(recipe) if old.comparison or (out / LAST).exists() else run
+    run.write()

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from phnn.lab.recipe import build_recipe
-from phnn.lab.training import build, run
+from phnn.lab.training import build, fitting, train
 from phnn.models import create_model
 
 
@@ -26,9 +26,14 @@ def without_batch_norm(*args, **kwargs):
 
 
 def leave_batch_norm_out(replace):
-    """Makes training build networks without it, and save them in spite of their config."""
+    """Make training build networks without it, and save them in spite of their config."""
+
+    def save(model, path, metadata):
+        torch.save(model.state_dict(), path)
+        return path
+
     replace(build, "create_model", without_batch_norm)
-    replace(run, "save", lambda model, path, metadata: torch.save(model.state_dict(), path) or path)
+    replace(fitting, "save", save)
 
 
 def main():
@@ -41,8 +46,8 @@ def main():
     recipe, out = json.loads(sys.argv[1]), Path(sys.argv[2])
     if "plain" in sys.argv[3:]:
         leave_batch_norm_out(setattr)
-    run.build_learner = remember
-    run.train(build_recipe(recipe), out, progress=False)
+    fitting.build_learner = remember
+    train(build_recipe(recipe), out, progress=False)
     rank = os.environ.get("LOCAL_RANK", 0)
     for learner in learners:  # none when the run had ended before
         torch.save(learner.model.state_dict(), out / f"rank{rank}.pt")

@@ -1,6 +1,7 @@
 import csv
 import json
 import math
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,16 +14,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from helpers.comparisons import replace_popen, run_in_process
 from phnn import cli
-from phnn.lab import comparison as comparing
 from phnn.lab import reports
-from phnn.lab.comparison import Outcome, Run, load_comparison, plan, run_all
+from phnn.lab.comparison import load_comparison, plan, processes, run_all
 from phnn.lab.recipe import build_recipe, list_comparisons
 from phnn.lab.reports.bubbles import spread_out
+from phnn.lab.runs import Run
+from phnn.lab.tasks.images.classifier import Classifier
 from phnn.lab.training import check_recipe
 from phnn.lab.training.energy import estimate_co2
-
-POPEN = subprocess.Popen  # the tests replace it
 
 
 @pytest.fixture(autouse=True)
@@ -34,9 +35,9 @@ def _own_cache(tmp_path_factory, monkeypatch):
 def comparison(tmp_path):
     """A comparison of tiny networks: real and n=2 with two seeds, quaternion with one."""
     rng = np.random.default_rng(0)
-    for part in ("train", "test"):
+    for split in ("train", "test"):
         for name in ("a", "b"):
-            folder = tmp_path / "images" / part / name
+            folder = tmp_path / "images" / split / name
             folder.mkdir(parents=True)
             for i in range(6):
                 Image.fromarray(rng.integers(0, 255, (8, 8, 3), dtype=np.uint8)).save(
@@ -61,30 +62,12 @@ def comparison(tmp_path):
     return path
 
 
-def in_process(monkeypatch, before=lambda command: None):
-    """Lets runs take place here: starting Python for each takes seconds."""
-    started = []
-
-    class Process:
-        def __init__(self, command):
-            assert command[:4] == [sys.executable, "-m", "phnn", "train"]
-            started.append(Path(command[-1]).name)
-            before(command)
-            self.returncode = cli.main(command[3:])
-
-        def poll(self):
-            return self.returncode
-
-    monkeypatch.setattr(comparing.subprocess, "Popen", Process)
-    return started
-
-
 def call(comparison, out, *argv):
     return cli.main(["compare", str(comparison), "--out", str(out), "--jobs", "1", *argv])
 
 
 def test_table_and_picture(comparison, tmp_path, monkeypatch, capsys):
-    started = in_process(monkeypatch)
+    started = run_in_process(monkeypatch)
     out = tmp_path / "out"
     assert call(comparison, out, "--optimizer.lr", "0.01") == 0
     # every variant once before the further seeds
@@ -124,13 +107,19 @@ def test_table_and_picture(comparison, tmp_path, monkeypatch, capsys):
 
 
 def test_failed_runs_are_listed_and_tried_again(comparison, tmp_path, monkeypatch, capsys):
-    def break_real(command):
-        if "real-seed1" in command[-1]:
-            command += ["--optimizer.lr", "1e30", "--schedule.name", "constant"]
+    broken, original = set(), Classifier.loss
+
+    def break_real(folder):
+        broken.clear()
+        broken.update({folder} if "real-seed1" in folder else ())
+
+    def lose(self, outputs, targets):
+        return original(self, outputs, targets) * (math.nan if broken else 1)
 
     out = tmp_path / "out"
     with monkeypatch.context() as patch:
-        in_process(patch, break_real)
+        patch.setattr(Classifier, "loss", lose)
+        run_in_process(patch, break_real)
         assert call(comparison, out) == cli.FAILED_RUNS
     printed = capsys.readouterr().out
     assert "failed: " in printed
@@ -139,16 +128,16 @@ def test_failed_runs_are_listed_and_tried_again(comparison, tmp_path, monkeypatc
     assert "1, 1 failed" in printed
     # brought to its end with what the error advises
     folder = out / "runs" / "tiny-real-seed1"
-    argv = ["train", str(folder / "recipe.yaml"), "--out", str(folder)]
+    argv = ["train", str(folder / "config.yaml"), "--out", str(folder)]
     assert cli.main([*argv, "--trainer.gradient_clip_val", "1"]) == 0
-    started = in_process(monkeypatch)
+    started = run_in_process(monkeypatch)
     assert call(comparison, out, "--data.root", f"{tmp_path}/./images/") == 0
     assert started == []
     assert "failed" not in (out / "results.md").read_text()
 
 
 def test_a_folder_in_which_something_else_was_trained(comparison, tmp_path, monkeypatch, capsys):
-    in_process(monkeypatch)
+    run_in_process(monkeypatch)
     out = tmp_path / "out"
     assert call(comparison, out) == 0
     folder = out / "runs" / "tiny-real-seed1"
@@ -158,26 +147,30 @@ def test_a_folder_in_which_something_else_was_trained(comparison, tmp_path, monk
     config.write_text(before.replace("seed: 1", "seed: 99"))
     assert call(comparison, out) == cli.USER_ERROR
     assert "seed: 99 → 1" in capsys.readouterr().err
-    config.write_text(before)
-    (folder / "recipe.yaml").write_text("")  # as by a full disk
+    config.write_text("")  # as by a full disk
     assert call(comparison, out) == cli.USER_ERROR
-    assert "recipe.yaml is not a recipe" in capsys.readouterr().err
+    assert "config.yaml is not a recipe (it is empty)" in capsys.readouterr().err
+    config.write_text(before)
+    shutil.copy(out / "runs" / "tiny-n=2-seed1" / "result.json", folder)
+    assert call(comparison, out) == cli.USER_ERROR
+    error = capsys.readouterr().err
+    assert "result.json belongs to another recipe (model.n: 2 → None)" in error
 
 
 def test_interrupted_comparison_goes_on(comparison, tmp_path, monkeypatch):
-    def interrupt(command):
-        if "quaternion" in command[-1]:
+    def interrupt(folder):
+        if "quaternion" in folder:
             raise KeyboardInterrupt
 
     out = tmp_path / "out"
     with monkeypatch.context() as patch:
-        started = in_process(patch, interrupt)
+        started = run_in_process(patch, interrupt)
         with pytest.raises(KeyboardInterrupt):
             call(comparison, out)
     assert started == ["tiny-real-seed0", "tiny-n=2-seed0", "tiny-quaternion-seed0"]
     states = [run["status"] for run in json.loads((out / "results.json").read_text())["runs"]]
     assert states == ["finished", "finished", "waiting", "waiting", "waiting"]
-    started = in_process(monkeypatch)
+    started = run_in_process(monkeypatch)
     assert call(comparison, out) == 0
     assert started == ["tiny-quaternion-seed0", "tiny-real-seed1", "tiny-n=2-seed1"]
 
@@ -192,24 +185,24 @@ def test_processes_side_by_side(comparison, tmp_path, capsys):
 
 def test_dead_process_is_a_failed_run(comparison, tmp_path, monkeypatch):
     dead = SimpleNamespace(returncode=-9, poll=lambda: -9)
-    monkeypatch.setattr(comparing.subprocess, "Popen", lambda *_: dead)
+    replace_popen(monkeypatch, lambda *_, **__: dead)
     runs = plan(load_comparison(comparison), tmp_path / "out", {})
-    outcomes = run_all(runs[:1], 1, lambda _: None)
-    assert outcomes[0].error == "its process ended with exit code -9"
+    (ended,) = run_all(runs[:1], 1, lambda _: None)
+    assert ended.error == "its process ended with exit code -9"
 
 
 def test_interrupt_leaves_no_process_behind(comparison, tmp_path, monkeypatch):
     sleepers = []
 
     def sleep(*_, **__):
-        sleepers.append(POPEN([sys.executable, "-c", "import time; time.sleep(60)"]))
+        sleepers.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]))
         return sleepers[-1]
 
     def interrupt(_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(comparing.subprocess, "Popen", sleep)
-    monkeypatch.setattr(comparing, "sleep", interrupt)
+    replace_popen(monkeypatch, sleep)
+    monkeypatch.setattr(processes, "sleep", interrupt)
     runs = plan(load_comparison(comparison), tmp_path / "out", {})
     with pytest.raises(KeyboardInterrupt):
         run_all(runs, 2, lambda _: None)
@@ -217,18 +210,18 @@ def test_interrupt_leaves_no_process_behind(comparison, tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGTERM to catch")
-def test_a_terminated_comparison_ends_its_runs(comparison, tmp_path, monkeypatch):
+def test_a_terminated_comparison_ends_its_runs(comparison, tmp_path, monkeypatch, capsys):
     sleepers = []
 
     def sleep(*_, **__):
-        sleepers.append(POPEN([sys.executable, "-c", "import time; time.sleep(60)"]))
+        sleepers.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]))
         return sleepers[-1]
 
-    monkeypatch.setattr(comparing.subprocess, "Popen", sleep)
-    monkeypatch.setattr(comparing, "sleep", lambda _: signal.raise_signal(signal.SIGTERM))
+    replace_popen(monkeypatch, sleep)
+    monkeypatch.setattr(processes, "sleep", lambda _: signal.raise_signal(signal.SIGTERM))
     before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(SystemExit, match="143"):
-        call(comparison, tmp_path / "out")
+    assert call(comparison, tmp_path / "out") == 143
+    assert "stopped by SIGTERM; give the same command again" in capsys.readouterr().err
     assert [process.returncode for process in sleepers] == [-15]
     assert signal.getsignal(signal.SIGTERM) is before
 
@@ -236,9 +229,9 @@ def test_a_terminated_comparison_ends_its_runs(comparison, tmp_path, monkeypatch
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ({"seed": 7}, "seed=7 is for the comparison mine to say"),
-        ({"model": {"n": 8}}, r"model\.n=8 is for the comparison mine to say"),
-        ({"task": "sound"}, "is of another task"),
+        ({"seed": 7}, "seed=7 cannot be given: the runs of the comparison mine differ in it"),
+        ({"model": {"n": 8}}, r"model\.n=8 cannot be given"),
+        ({"task": "sound"}, "the comparison mine is of the task images"),
     ],
 )
 def test_what_runs_differ_in_is_not_replaced(comparison, tmp_path, overrides, message):
@@ -275,6 +268,12 @@ def test_packaged_comparisons_can_be_built(name):
         ("title: nothing", "has no families"),
         ("families: {digits: {}}", "the family digits of the comparison .* has no variants"),
         ("families: {digits: }", "the family digits of the comparison .* has no variants"),
+        ("families: [digits, sednet-4]", "must map recipes to variants, .* not be .*'sednet-4'"),
+        ("seeds: [0, 0]\nfamilies: {digits: {real: }}", "the seed 0 is there twice"),
+        ("families: {digits: {real: {seeds: [1, 1]}}}", "the seed 1 is there twice"),
+        ("seeds: 3\nfamilies: {digits: {real: }}", "seeds=3 must be a list of numbers"),
+        ("seeds: [-1]\nfamilies: {digits: {real: }}", r"seeds=\[-1\] must be a list"),
+        ("families: {digits: {4: {n: 2}, '4': {n: 4}}}", "variant of the family digits 4 is there"),
         ("- a list", "must hold a mapping"),
         ("families: {", "is not YAML"),
     ],
@@ -320,8 +319,8 @@ def test_energy_of_a_part_is_not_told(tmp_path):
         "train_seconds": 1.0, "train_seconds_per_100": 1.0, "train_seconds_per_100_std": 0.1,
         "energy_kwh": None, "co2_kg": None, "threads": 1,
     }  # fmt: skip
-    outcomes = [Outcome(Run(v, 0, tmp_path, {}), full) for v in loaded.variants]
-    lines = reports.summarize(loaded, outcomes)
+    runs = [Run(tmp_path, v.family, v.name, seed=0, result=full) for v in loaded.variants]
+    lines = reports.summarize(loaded, runs)
     assert lines[0].energy_kwh is None
     assert "kWh" not in reports.render_text(lines)
     assert reports.render_text(lines).count("\n") == len(lines)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from phnn.lab.reports.drawing import assign_colours
-from phnn.lab.tasks.task import Score
+from phnn.lab.tasks import Score
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

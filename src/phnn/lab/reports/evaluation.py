@@ -16,12 +16,12 @@ from torch import Tensor
 from phnn.io import replacing
 from phnn.lab.recipe import Recipe, Tree, build_recipe, merge
 from phnn.lab.reports.drawing import Say
-from phnn.lab.reports.results import RunRecord
+from phnn.lab.runs import MODEL, Run
+from phnn.lab.tasks import Data
 from phnn.lab.tasks.images import ImageData
 from phnn.lab.tasks.sound import SoundData
 from phnn.lab.trained import Trained, fit_data, load_trained
-from phnn.lab.training.build import Data, build_data
-from phnn.lab.training.folder import MODEL
+from phnn.lab.training.build import build_data
 
 EVALUATION = "evaluation.npz"  # in the folder of a run
 
@@ -53,7 +53,7 @@ class Evaluation:
         return right
 
 
-Evaluated = tuple[RunRecord, Evaluation]
+Evaluated = tuple[Run, Evaluation]
 
 
 class Shelf:
@@ -147,7 +147,7 @@ def evaluate_run(folder: Path, shelf: Shelf, say: Say | None = None) -> Evaluati
     return made
 
 
-def evaluate_runs(runs: Iterable[RunRecord], shelf: Shelf, say: Say) -> list[Evaluated]:
+def evaluate_runs(runs: Iterable[Run], shelf: Shelf, say: Say) -> list[Evaluated]:
     """Returns runs with the answers of their networks.
 
     Args:

@@ -17,7 +17,7 @@ from phnn.lab.reports.sections.classes import draw_classes
 from phnn.lab.reports.sections.events import draw_events
 from phnn.lab.reports.sections.scores import draw_scores
 from phnn.lab.reports.sections.training import draw_learning
-from phnn.lab.tasks.task import SOUND
+from phnn.lab.tasks.sound import SOUND
 
 
 def draw_figures(

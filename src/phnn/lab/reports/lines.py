@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
-from phnn.lab.comparison import Comparison, Outcome, Variant
-from phnn.lab.tasks.task import TASKS, Score, Task
+from phnn.lab.comparison import Comparison, Variant
+from phnn.lab.runs import Run
+from phnn.lab.tasks import Score, Task, find_task
 from phnn.lab.training.energy import PAPER_POWER, estimate_co2
 
 MEGABYTE = 10**6
@@ -99,7 +100,7 @@ class Line:
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Line:
         """Returns the line that `to_row` wrote."""
-        task = TASKS[row["task"]]
+        task = find_task(row["task"])
         scores = {
             score.name: Spread(row[score.name], row[f"{score.name}_std"])
             for score in task.scores
@@ -110,7 +111,7 @@ class Line:
 
 
 def summarize(
-    comparison: Comparison, outcomes: Sequence[Outcome], power: float = PAPER_POWER
+    comparison: Comparison, outcomes: Sequence[Run], power: float = PAPER_POWER
 ) -> list[Line]:
     """Returns the lines of a comparison's table.
 
@@ -130,21 +131,25 @@ def summarize(
     ]
 
 
-def _results(variant: Variant, outcomes: Sequence[Outcome]) -> dict[int, dict[str, Any]]:
+def _results(variant: Variant, outcomes: Sequence[Run]) -> dict[int, dict[str, Any]]:
     """Returns the results of a variant by their seeds."""
-    mine = [outcome for outcome in outcomes if outcome.run.variant == variant]
-    return {outcome.run.seed: outcome.result for outcome in mine if outcome.result is not None}
+    mine = [run for run in outcomes if _is_of(run, variant)]
+    return {run.seed: run.result for run in mine if run.result is not None}
+
+
+def _is_of(run: Run, variant: Variant) -> bool:
+    return (run.family, run.variant) == (variant.family, variant.name)
 
 
 def _line(
     task: Task,
     variant: Variant,
-    outcomes: Sequence[Outcome],
+    outcomes: Sequence[Run],
     baseline: dict[int, dict[str, Any]],
     power: float,
 ) -> Line:
     results = _results(variant, outcomes)
-    failed = sum(o.run.variant == variant and o.error is not None for o in outcomes)
+    failed = sum(_is_of(run, variant) and run.error is not None for run in outcomes)
     waiting = len(variant.seeds) - len(results) - failed
     if not results:
         return Line(variant.family, variant.name, task, (), failed, waiting, paper=variant.paper)

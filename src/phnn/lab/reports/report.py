@@ -11,7 +11,7 @@ from phnn.lab.reports import page
 from phnn.lab.reports.drawing import Say
 from phnn.lab.reports.evaluation import DataMissingError, Shelf, evaluate_runs
 from phnn.lab.reports.page import Section, render_page
-from phnn.lab.reports.results import Results, RunRecord, read_results
+from phnn.lab.reports.results import Results, read_results
 from phnn.lab.reports.sections.algebra import show_algebras
 from phnn.lab.reports.sections.attention import show_attention
 from phnn.lab.reports.sections.classes import show_classes
@@ -19,8 +19,9 @@ from phnn.lab.reports.sections.events import show_events
 from phnn.lab.reports.sections.origin import show_origin, show_runs
 from phnn.lab.reports.sections.scores import show_scores, show_table
 from phnn.lab.reports.sections.training import show_learning
-from phnn.lab.tasks.task import SOUND, Task
-from phnn.lab.training.folder import MODEL
+from phnn.lab.runs import MODEL, Run
+from phnn.lab.tasks import Task
+from phnn.lab.tasks.sound import SOUND
 
 REPORT = "report.html"
 
@@ -71,7 +72,7 @@ def _make_sections(results: Results, shelf: Shelf, say: Say) -> Iterator[Section
     yield show_origin(results)
 
 
-def _show_answers(task: Task, runs: list[RunRecord], shelf: Shelf, say: Say) -> Iterator[Section]:
+def _show_answers(task: Task, runs: list[Run], shelf: Shelf, say: Say) -> Iterator[Section]:
     """Yields the sections that need the test part of the data, or why there are none."""
     try:
         if task == SOUND:

@@ -5,63 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import yaml
-
-from phnn.lab.comparison import Comparison, Outcome, Run, Variant
-from phnn.lab.recipe import Tree, build_recipe
+from phnn.lab.comparison import Comparison, Variant
 from phnn.lab.reports.lines import Line, summarize
 from phnn.lab.reports.tables import RESULTS
-from phnn.lab.tasks.task import TASKS, Task
+from phnn.lab.runs import CONFIG, Run
+from phnn.lab.tasks import Task, find_task
 from phnn.lab.training.energy import PAPER_POWER
-from phnn.lab.training.folder import CONFIG, MODEL, name_start, read_failure, read_result
-
-
-@dataclass(frozen=True)
-class RunRecord:
-    """One run.
-
-    Attributes:
-        family: The recipe.
-        variant: The variant's name.
-        seed: Of the run.
-        folder: Where it is, or was.
-        status: "finished", "failed" or "waiting".
-        error: What stopped it.
-        result: What `result.json` holds, of a finished run.
-    """
-
-    family: str
-    variant: str
-    seed: int
-    folder: Path
-    status: str
-    error: str | None
-    result: dict[str, Any] | None
-
-    @property
-    def name(self) -> str:
-        """Of the run, for people."""
-        return f"{self.family} {self.variant}, seed {self.seed}"
-
-    @property
-    def recipe(self) -> Tree | None:
-        """What the run was made by; None when its folder is not here."""
-        path = self.folder / CONFIG
-        return yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else None
-
-    @property
-    def has_model(self) -> bool:
-        """Whether the trained network is here."""
-        return (self.folder / MODEL).is_file()
-
-    @property
-    def is_real(self) -> bool:
-        """Whether the network has neither a learned nor a fixed algebra; a start may have one."""
-        model = (self.result or {}).get("model", {})
-        started = (self.recipe or {}).get("start") is not None
-        return not started and model.get("n") is None and model.get("algebra") is None
 
 
 @dataclass(frozen=True)
@@ -84,11 +34,11 @@ class Results:
     command: str
     power: float
     lines: list[Line]
-    runs: list[RunRecord]
+    runs: list[Run]
 
-    def representatives(self) -> list[RunRecord]:
+    def representatives(self) -> list[Run]:
         """Returns the first finished run of each variant."""
-        first: dict[tuple[str, str], RunRecord] = {}
+        first: dict[tuple[str, str], Run] = {}
         for run in self.runs:
             if run.result is not None:
                 first.setdefault((run.family, run.variant), run)
@@ -120,13 +70,11 @@ def read_results(folder: Path) -> Results:
 
 def _read_comparison(folder: Path) -> Results:
     content = json.loads((folder / RESULTS).read_text(encoding="utf-8"))
-    runs = [
-        RunRecord(**{**run, "folder": folder / "runs" / run["folder"]}) for run in content["runs"]
-    ]
+    runs = [Run.from_row(row, folder / "runs") for row in content["runs"]]
     return Results(
         name=content["comparison"],
         title=content["title"],
-        task=TASKS[content["task"]],
+        task=find_task(content["task"]),
         command=content["command"],
         power=content["power"],
         lines=[Line.from_row(row) for row in content["table"]],
@@ -135,43 +83,26 @@ def _read_comparison(folder: Path) -> Results:
 
 
 def _read_run(folder: Path) -> Results:
-    name = folder.resolve().name
-    recipe = build_recipe(yaml.safe_load((folder / CONFIG).read_text(encoding="utf-8")))
-    result, error = read_result(folder), read_failure(folder)
-    network = describe_network(recipe.model)
-    if recipe.start is not None:  # which may have other layers
-        network += f" from {name_start(recipe.start)}"
+    run = Run.open(folder)
+    assert run.recipe is not None
     variant = Variant(
-        family=str(recipe.data.get("name", recipe.task)),
+        family=run.family,
         recipe=str(folder / CONFIG),
-        name=network,
-        options=recipe.model,
-        seeds=(recipe.seed,),
+        name=run.variant,
+        options=run.recipe["model"],
+        seeds=(run.seed,),
         paper=None,
         baseline=False,
     )
-    comparison = Comparison(name, f"{network} on {variant.family}", TASKS[recipe.task], (variant,))
-    outcome = Outcome(Run(variant, recipe.seed, folder, recipe.to_dict()), result, error)
-    status = "finished" if result else "failed" if error else "waiting"
+    task = find_task(run.recipe["task"])
+    name = folder.resolve().name
+    comparison = Comparison(name, f"{run.variant} on {run.family}", task, (variant,))
     return Results(
         name=name,
         title=comparison.title,
-        task=comparison.task,
-        command=(result or {}).get("command", ""),
+        task=task,
+        command=(run.result or {}).get("command", ""),
         power=PAPER_POWER,
-        lines=summarize(comparison, [outcome]),
-        runs=[
-            RunRecord(variant.family, network, recipe.seed, folder, status, error, result),
-        ],
+        lines=summarize(comparison, [run]),
+        runs=[run],
     )
-
-
-def describe_network(model: Tree) -> str:
-    """Returns the name of a network with what its layers are.
-
-    Example:
-        >>> describe_network({"name": "resnet20", "n": 4})
-        'resnet20 n=4'
-    """
-    kind = model.get("algebra") or ("real" if model.get("n") is None else f"n={model['n']}")
-    return f"{model.get('name', 'network')} {kind}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from phnn.lab.reports.drawing import COLOURS
 from phnn.lab.reports.spectrograms import FLOOR, in_decibels
 from phnn.lab.tasks import sound
-from phnn.lab.tasks.detect import Event, Heard
+from phnn.lab.tasks.sound.detection import Event, Heard
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from phnn.io import replacing
-from phnn.lab.comparison import Comparison, Outcome
+from phnn.lab.comparison import Comparison
 from phnn.lab.reports.lines import Line, summarize
-from phnn.lab.tasks.task import Score, Task
+from phnn.lab.runs import Run
+from phnn.lab.tasks import Score, Task
 from phnn.lab.training.energy import PAPER_INTENSITY, PAPER_POWER
 
 RESULTS = "results.json"
@@ -25,7 +26,7 @@ def render_text(lines: Sequence[Line]) -> str:
 
 
 def render_markdown(
-    comparison: Comparison, lines: Sequence[Line], outcomes: Sequence[Outcome], power: float
+    comparison: Comparison, lines: Sequence[Line], outcomes: Sequence[Run], power: float
 ) -> str:
     """Returns a Markdown page: the table, what its columns mean, and the runs that failed."""
     head, *rows = tabulate(lines)
@@ -34,7 +35,7 @@ def render_markdown(
     failed = [outcome for outcome in outcomes if outcome.error is not None]
     if failed:
         page += ["", "## Failed runs", ""]
-        page += [f"- {_name(outcome)}: {outcome.error}" for outcome in failed]
+        page += [f"- {outcome.name}: {outcome.error}" for outcome in failed]
     return "\n".join(page) + "\n"
 
 
@@ -51,23 +52,12 @@ def render_csv(lines: Sequence[Line]) -> str:
 def render_json(
     comparison: Comparison,
     lines: Sequence[Line],
-    outcomes: Sequence[Outcome],
+    outcomes: Sequence[Run],
     power: float,
     command: str,
 ) -> str:
     """Returns the table and every run behind it."""
-    runs = [
-        {
-            "family": o.run.variant.family,
-            "variant": o.run.variant.name,
-            "seed": o.run.seed,
-            "folder": o.run.folder.name,
-            "status": "failed" if o.error else "waiting" if o.result is None else "finished",
-            "error": o.error,
-            "result": o.result,
-        }
-        for o in outcomes
-    ]
+    runs = [run.to_row() for run in outcomes]
     content = {
         "comparison": comparison.name,
         "title": comparison.title,
@@ -78,11 +68,6 @@ def render_json(
         "runs": runs,
     }
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-
-
-def _name(outcome: Outcome) -> str:
-    variant = outcome.run.variant
-    return f"{variant.family} {variant.name}, seed {outcome.run.seed}"
 
 
 def tabulate(lines: Sequence[Line]) -> list[list[str]]:
@@ -169,7 +154,7 @@ def explain_columns(task: Task, power: float) -> str:
 
 def write_tables(
     comparison: Comparison,
-    outcomes: Sequence[Outcome],
+    outcomes: Sequence[Run],
     out: Path,
     power: float = PAPER_POWER,
     command: str = "",

@@ -11,14 +11,14 @@ from phnn.lab.reports import page
 from phnn.lab.reports.algebras import choose_spread, draw_algebras, list_learned
 from phnn.lab.reports.drawing import Picture, Say
 from phnn.lab.reports.page import Section
-from phnn.lab.reports.results import RunRecord
+from phnn.lab.runs import Run
 from phnn.nn import PHLayer
 
 RANKED = 4  # n up to which the fewest multiplications are searched
 RANK_SECONDS = 1.0  # for each layer
 
 
-def show_algebras(runs: Sequence[RunRecord], say: Say) -> Section | None:
+def show_algebras(runs: Sequence[Run], say: Say) -> Section | None:
     """Returns the section with A of some layers; None when no network has learned one.
 
     Args:
@@ -44,7 +44,7 @@ def show_algebras(runs: Sequence[RunRecord], say: Say) -> Section | None:
     return Section("algebras", "Learned algebras", parts)
 
 
-def draw_learned(runs: Sequence[RunRecord]) -> Iterator[Picture]:
+def draw_learned(runs: Sequence[Run]) -> Iterator[Picture]:
     """Yields the heat maps of A of each network that has learned one.
 
     Args:

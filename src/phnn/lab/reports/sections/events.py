@@ -12,11 +12,11 @@ from phnn.lab.reports import page
 from phnn.lab.reports.drawing import Picture
 from phnn.lab.reports.evaluation import Shelf
 from phnn.lab.reports.page import Section
-from phnn.lab.reports.results import RunRecord
 from phnn.lab.reports.rolls import draw_roll
 from phnn.lab.reports.spectrograms import draw_spectrograms
-from phnn.lab.tasks.detect import THRESHOLD
+from phnn.lab.runs import Run
 from phnn.lab.tasks.sound.batches import SoundBatch
+from phnn.lab.tasks.sound.detection import THRESHOLD
 from phnn.lab.tasks.sound.features import restore_magnitudes
 from phnn.lab.tasks.sound.labels import FRAMES_PER_SECOND
 from phnn.lab.tasks.sound.recordings import MICROPHONES
@@ -25,7 +25,7 @@ from phnn.lab.trained import load_trained
 RECORDINGS = 2  # of the test part, for each network
 
 
-def show_events(runs: Sequence[RunRecord], shelf: Shelf) -> Section:
+def show_events(runs: Sequence[Run], shelf: Shelf) -> Section:
     """Returns the section with the events of some recordings of the test part.
 
     Args:
@@ -42,7 +42,7 @@ def show_events(runs: Sequence[RunRecord], shelf: Shelf) -> Section:
     return Section("events", "Events", [about, page.gallery(draw_events(runs, shelf))])
 
 
-def draw_events(runs: Sequence[RunRecord], shelf: Shelf) -> Iterator[Picture]:
+def draw_events(runs: Sequence[Run], shelf: Shelf) -> Iterator[Picture]:
     """Yields what each network hears, and the spectrograms of the first recording.
 
     Args:

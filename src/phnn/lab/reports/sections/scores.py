@@ -14,7 +14,7 @@ from phnn.lab.reports.results import Results
 from phnn.lab.reports.sizes import draw_sizes
 from phnn.lab.reports.successes import Contest, draw_successes
 from phnn.lab.reports.tables import explain_columns, tabulate
-from phnn.lab.tasks.task import SOUND
+from phnn.lab.tasks.sound import SOUND
 
 
 def show_table(results: Results) -> Section:

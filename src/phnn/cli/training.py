@@ -140,10 +140,10 @@ def _predict_events(trained: Trained, recordings: Sequence[Path], pictures: Path
 
 
 def _draw(heard: Heard, folder: Path) -> None:
-    from phnn.lab.reports import draw_events
-    from phnn.lab.reports.drawing import save_figure
+    from phnn.lab.drawing import save_figure
+    from phnn.lab.tasks.sound.report import draw_heard
 
-    print("wrote", *save_figure(draw_events(heard), folder, f"{heard.file.stem}-events"))
+    print("wrote", *save_figure(draw_heard(heard), folder, f"{heard.file.stem}-events"))
 
 
 def compare(
@@ -184,7 +184,8 @@ def compare(
     command = _command()
 
     def report(outcomes: Sequence[Outcome]) -> None:
-        reports.write_tables(loaded, outcomes, folder, power, command)
+        made = [reports.record_outcome(outcome) for outcome in outcomes]
+        reports.write_tables(loaded, made, folder, power, command)
         ended = sum(outcome.result is not None for outcome in outcomes)
         print(f"{ended} of {len(outcomes)} runs have ended; {jobs} at once, in {folder / 'runs'}")
 
@@ -210,17 +211,19 @@ def _conclude(
     comparison: Comparison, outcomes: Sequence[Outcome], folder: Path, power: float, command: str
 ) -> int:
     from phnn.lab import reports
+    from phnn.lab.drawing import save_figure
 
-    lines = reports.summarize(comparison, outcomes, power)
+    runs = [reports.record_outcome(outcome) for outcome in outcomes]
+    lines = reports.summarize(comparison, runs, power)
     print(f"\n{comparison.title}\n\n{reports.render_text(lines)}")
     failed = [outcome for outcome in outcomes if outcome.error is not None]
     for outcome in failed:
         print(f"failed: {outcome.run.folder}: {outcome.error}")
-    tables = reports.write_tables(comparison, outcomes, folder, power, command)
+    tables = reports.write_tables(comparison, runs, folder, power, command)
     pictures = []
     if any(line.seeds for line in lines):
         bubbles = reports.draw_bubbles(comparison.title, lines)
-        pictures = reports.save_figure(bubbles, folder, "bubble")
+        pictures = save_figure(bubbles, folder, "bubble")
     print("\nwrote", *tables, *pictures, sep="\n  ")
     return FAILED_RUNS if failed else 0
 

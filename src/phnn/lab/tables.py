@@ -19,7 +19,7 @@ def render(
 
     Args:
         head: Names of the columns.
-        rows: Cells; None is an empty cell in CSV.
+        rows: Cells; None is an empty cell.
         format: "text" (aligned columns), "markdown" or "csv".
 
     Example:
@@ -29,31 +29,34 @@ def render(
         16  few
     """
     check_choices("format", [format], _FORMATS)
-    return _FORMATS[format]([head, *rows])
+    return _FORMATS[format]([head, *([_write(cell) for cell in row] for row in rows)])
 
 
-def _render_text(table: Sequence[Sequence[object]]) -> str:
-    cells = [[str(cell) for cell in row] for row in table]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in cells)
+def _write(cell: object) -> str:
+    return "" if cell is None else str(cell)
 
 
-def _render_markdown(table: Sequence[Sequence[object]]) -> str:
+def _render_text(table: Sequence[Sequence[str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in table)
+
+
+def _render_markdown(table: Sequence[Sequence[str]]) -> str:
     head, *rows = table
     lines = [
-        "| " + " | ".join(str(cell).replace("|", r"\|") for cell in row) + " |"
+        "| " + " | ".join(cell.replace("|", r"\|") for cell in row) + " |"
         for row in (head, ["---"] * len(head), *rows)
     ]
     return "\n".join(lines)
 
 
-def _render_csv(table: Sequence[Sequence[object]]) -> str:
+def _render_csv(table: Sequence[Sequence[str]]) -> str:
     file = io.StringIO()
     csv.writer(file, lineterminator="\n").writerows(table)
     return file.getvalue().removesuffix("\n")
 
 
-_FORMATS: dict[str, Callable[[Sequence[Sequence[object]]], str]] = {
+_FORMATS: dict[str, Callable[[Sequence[Sequence[str]]], str]] = {
     "text": _render_text,
     "markdown": _render_markdown,
     "csv": _render_csv,

@@ -18,6 +18,7 @@ from phnn.lab.comparison import Outcome, Run, load_comparison, plan
 from phnn.lab.recipe import build_recipe, merge, read_recipe
 from phnn.lab.tasks import sound
 from phnn.lab.tasks.detect import Event, Heard, find_events
+from phnn.lab.tasks.sound.report import draw_heard
 from phnn.lab.trained import evaluate, load_trained
 from phnn.lab.training import Learner, check_recipe, folder, train
 
@@ -241,7 +242,7 @@ def test_events_are_runs_of_active_frames():
 @pytest.mark.parametrize("events", [(), (Event(0.1, 0.5, "Laughter", 0.8),)])
 def test_picture_of_events(events, truth):
     heard = Heard(Path("x_A.wav"), events, truth, torch.rand(256, 80), 1.0, RATE)
-    figure = reports.draw_events(heard)
+    figure = draw_heard(heard)
     spectrogram, roll, _ = figure.axes
     assert spectrogram.get_xlim() == (0, 1)
     assert spectrogram.get_ylim() == (0, RATE / 2)
@@ -281,7 +282,8 @@ def test_tables_have_the_papers_columns(tmp_path):
         Outcome(Run(variant, 0, tmp_path, {}), result(variant.options.get("n", 1), 0.6 + i / 100))
         for i, variant in enumerate(comparison.variants)
     ]
-    reports.write_tables(comparison, outcomes, tmp_path)
+    runs = [reports.record_outcome(outcome) for outcome in outcomes]
+    reports.write_tables(comparison, runs, tmp_path)
     head, _, *lines = (
         [cell.strip() for cell in line.strip("|").split("|")]
         for line in (tmp_path / "results.md").read_text().splitlines()
@@ -302,7 +304,7 @@ def test_tables_have_the_papers_columns(tmp_path):
         row = next(csv.DictReader(file))
     assert (row["f"], row["f_std"], row["task"]) == ("0.6", "", "sound")
     assert json.loads((tmp_path / "results.json").read_text())["task"] == "sound"
-    summarized = reports.summarize(comparison, outcomes)
+    summarized = reports.summarize(comparison, runs)
     figure = reports.draw_bubbles(comparison.title, summarized)
     assert figure.axes[0].get_ylabel() == "test F-score"
     assert figure.axes[0].get_xlabel() == "parameters of the convolutions"

@@ -19,7 +19,7 @@ def report(folder: Path, overrides: Overrides, out: Path | None = None) -> int:
         out: The file; report.html in the folder by default.
     """
     from phnn.lab.reports.report import write_report
-    from phnn.lab.training.run import calm_lightning
+    from phnn.lab.training.trainer import calm_lightning
 
     with calm_lightning():
         written = write_report(folder, out, overrides, say=print)
@@ -41,7 +41,7 @@ def figures(overrides: Overrides, results: Path | None = None, out: Path | None 
         out: Folder of the figures; by default the folder figures in the results, or here.
     """
     from phnn.lab.reports.figures import draw_figures
-    from phnn.lab.training.run import calm_lightning
+    from phnn.lab.training.trainer import calm_lightning
 
     folder = out or (results or Path()) / "figures"
     with calm_lightning():

@@ -1,10 +1,11 @@
-"""Recipes: what a training run is made of, read from YAML."""
+"""Recipes: the description of a training run, read from YAML."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, fields
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
@@ -14,24 +15,24 @@ import yaml
 from phnn._names import check_choices
 
 Tree = dict[str, Any]
-PRIVATE = ("root", "cache")  # options of the data that name folders of somebody's machine
+PRIVATE = ("root", "cache")  # options of the data that name folders of one machine
 
 
 @dataclass(frozen=True)
 class OptimizerOptions:
     """The optimizer.
 
-    The paper decays every parameter alike: filters, algebras, biases and batch norms.
+    The paper uses one weight decay for all parameters: filters, algebras, biases and batch norms.
 
     Args:
         name: sgd, adam or adamw.
-        lr: Learning rate at its highest.
-        momentum: Of sgd.
-        nesterov: Nesterov's momentum, for sgd.
-        weight_decay: Of every parameter that has no decay of its own below.
-        algebra_lr: Learning rate of the learned algebras A, when it differs.
-        algebra_decay: Weight decay of the learned algebras, when it differs.
-        vector_decay: Weight decay of biases and batch norms, when it differs.
+        lr: The highest learning rate.
+        momentum: The momentum of sgd.
+        nesterov: Whether sgd uses Nesterov's momentum.
+        weight_decay: The weight decay of every parameter without one of its own below.
+        algebra_lr: The learning rate of the learned algebras A; lr by default.
+        algebra_decay: The weight decay of the learned algebras; weight_decay by default.
+        vector_decay: The weight decay of biases and batch norms; weight_decay by default.
     """
 
     name: Literal["sgd", "adam", "adamw"] = "sgd"
@@ -46,14 +47,14 @@ class OptimizerOptions:
 
 @dataclass(frozen=True)
 class ScheduleOptions:
-    """How the learning rate changes; the length of every schedule is that of the run.
+    """The learning-rate schedule, over the length of the run.
 
     Args:
         name: cosine (falls at each epoch), step (falls every few epochs), onecycle (rises, then
             falls, at each step) or constant.
-        every: Of step: epochs between two falls.
-        factor: Of step: what the rate is multiplied by at each fall.
-        warmup: Of onecycle: the part of the run in which the rate rises.
+        every: For step: the epochs between two falls.
+        factor: For step: the factor of the rate at each fall.
+        warmup: For onecycle: the fraction of the run in which the rate rises.
     """
 
     name: Literal["cosine", "step", "onecycle", "constant"] = "cosine"
@@ -69,26 +70,38 @@ class ScheduleOptions:
 
 @dataclass(frozen=True)
 class TrainerOptions:
-    """How long, on what and how carefully the run is made.
+    """How the training is carried out.
 
     Args:
-        max_epochs: Epochs to train.
+        max_epochs: The epochs to train.
+        early_stopping: Stop after this many epochs without a better validation score; never by
+            default.
+        averaging: Test the average of the weights: ema (exponential moving average) or swa (mean
+            over the last part of the run). By default the weights themselves.
+        averaging_decay: For ema: the weight of the average at each step.
+        averaging_start: For swa: the fraction of the run after which averaging begins.
         accelerator: cpu, gpu, mps or auto.
-        devices: How many devices of this machine.
-        num_nodes: How many machines.
-        strategy: Lightning's name of the way to share work between devices, such as ddp.
+        devices: The number of devices of this machine.
+        num_nodes: The number of machines.
+        strategy: How devices share the work, by Lightning's names, such as ddp.
         precision: 32-true, bf16-mixed, 16-mixed or another of Lightning's.
-        gradient_clip_val: Longest gradient allowed; none by default.
-        channels_last: Store images and filters with the channels innermost.
-        deterministic: Refuse operations whose result may differ from run to run.
+        gradient_clip_val: The largest norm of a gradient; no limit by default.
+        channels_last: Whether images and filters use the channels-last memory format.
+        deterministic: Whether to refuse operations that are not deterministic.
         threads: CPU threads of each process; torch's choice by default.
+        logger: Where curves are written besides metrics.csv: tensorboard, csv, wandb, mlflow or
+            none.
         checkpoint_steps: Checkpoint after this many steps, besides after each epoch.
         checkpoint_minutes: Checkpoint after this many minutes, besides after each epoch.
-        energy: Measure energy with codecarbon; by default when it is installed.
-        country: Three-letter code of the country whose electricity codecarbon reckons with.
+        energy: Whether to measure energy with codecarbon; by default when it is installed.
+        country: Three-letter code of the country, for the CO2 of its electricity.
     """
 
     max_epochs: int = 200
+    early_stopping: int | None = None
+    averaging: Literal["ema", "swa"] | None = None
+    averaging_decay: float = 0.999
+    averaging_start: float = 0.75
     accelerator: str = "auto"
     devices: int = 1
     num_nodes: int = 1
@@ -98,14 +111,19 @@ class TrainerOptions:
     channels_last: bool = False
     deterministic: bool = True
     threads: int | None = None
+    logger: Literal["tensorboard", "csv", "wandb", "mlflow", "none"] = "tensorboard"
     checkpoint_steps: int | None = None
     checkpoint_minutes: float | None = None
     energy: bool | None = None
     country: str = "ITA"
 
     def __post_init__(self) -> None:
-        _check_least("trainer.max_epochs", self.max_epochs)
-        _check_least("trainer.checkpoint_steps", self.checkpoint_steps)
+        for name in ("max_epochs", "early_stopping", "threads", "checkpoint_steps"):
+            _check_least(f"trainer.{name}", getattr(self, name))
+        for name in ("averaging_decay", "averaging_start"):
+            value = getattr(self, name)
+            if not 0 <= value < 1:
+                raise ValueError(f"trainer.{name}={value} must be at least 0 and below 1")
 
 
 def _check_least(name: str, value: int | None) -> None:
@@ -118,19 +136,19 @@ class Recipe:
     """A training run.
 
     Args:
-        task: What the network learns: the classes of images, or which events are heard in sound.
+        task: What the network learns: images, sound, or a task of another package.
         model: The network: name, n, algebra and the other arguments of phnn.create_model, such as
             --model.n 4 or --model.algebra quaternion.
-        data: The images or scenes: root, batch_size and the other arguments of ImageData or
-            SoundData, such as --data.root FOLDER.
+        data: The data: root, batch_size and the other arguments of ImageData, SoundData or the data
+            of another task, such as --data.root FOLDER.
         optimizer: The optimizer.
         schedule: The learning-rate schedule.
         trainer: How the training is carried out.
-        seed: Of the starting values, the order of the data, augmentation and dropout.
-        start: A file of phnn.save whose weights to begin with.
+        seed: The seed of the starting values, the order of the data, augmentation and dropout.
+        start: A file of phnn.save with the weights to start from.
     """
 
-    task: Literal["images", "sound"] = "images"
+    task: str = "images"
     model: dict[str, Any] = field(default_factory=dict)
     data: dict[str, Any] = field(default_factory=dict)
     optimizer: OptimizerOptions = field(default_factory=OptimizerOptions)
@@ -140,28 +158,30 @@ class Recipe:
     start: str | None = None
 
     def to_dict(self) -> Tree:
-        """Returns the recipe as YAML and JSON can hold it."""
+        """Return the recipe as YAML and JSON can hold it."""
         return asdict(self)
 
     def describe(self) -> Tree:
-        """Returns what a saved network tells of how it was made: no private folder."""
+        """Return what a saved network tells about its training, without private folders."""
         data = {key: value for key, value in self.data.items() if key not in PRIVATE}
         return {"task": self.task, "data": data, "seed": self.seed}
 
 
 def build_recipe(tree: Mapping[str, Any]) -> Recipe:
-    """Returns the recipe that a nested mapping describes, with its names and types checked.
+    """Return the recipe that a nested mapping describes, with its names and types checked.
+
+    The names of the task and the network, and the options of the data, are checked by
+    `phnn.lab.training.check_recipe`.
 
     Args:
-        tree: As `Recipe.to_dict` gives it; what is left out has its default.
+        tree: A mapping as `Recipe.to_dict` returns it. Missing options have their defaults.
     """
-    from jsonargparse import ArgumentError, ArgumentParser
+    from jsonargparse import ArgumentError
 
     check_choices("part of a recipe", tree, [f.name for f in fields(Recipe)])
     for section, options in SECTIONS.items():
         check_choices(f"{section} option", tree.get(section, {}), [f.name for f in fields(options)])
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_class_arguments(Recipe, "recipe")
+    parser = _make_parser()
     try:
         recipe: Recipe = parser.instantiate(parser.parse_object({"recipe": dict(tree)})).recipe
     except ArgumentError as error:
@@ -169,30 +189,39 @@ def build_recipe(tree: Mapping[str, Any]) -> Recipe:
     return recipe
 
 
-SECTIONS: dict[str, type] = {
+@cache
+def _make_parser() -> Any:
+    from jsonargparse import ArgumentParser
+
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(Recipe, "recipe")
+    return parser
+
+
+SECTIONS: dict[str, type[Any]] = {
     "optimizer": OptimizerOptions,
     "schedule": ScheduleOptions,
     "trainer": TrainerOptions,
 }
-# what may change between a run and its continuation: where the data are, where and how carefully
-# it is computed, and what may help against a loss that is not finite
-_RESCUES = {"precision", "gradient_clip_val"}
+_FIXED = {"max_epochs", "early_stopping", "averaging", "averaging_decay", "averaging_start"}
+_RESCUES = {"precision", "gradient_clip_val"}  # these may help against a loss that is not finite
+# what may change when a run continues: where the data are, and where and how it is computed
 _FREE = {
     "data": {"root", "cache"},
-    "trainer": {f for f in TrainerOptions.__dataclass_fields__ if f != "max_epochs"},
+    "trainer": TrainerOptions.__dataclass_fields__.keys() - _FIXED,
 }
-# and what may differ when the result of a run is taken for that of another
+# what may differ when the result of a finished run is used
 _FREE_AT_END = {"data": {"cache"}, "trainer": _FREE["trainer"] - _RESCUES}
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], *, ended: bool) -> list[str]:
-    """Returns how two recipes differ in what they compute, as "model.n: 2 → 4".
+    """Return how two recipes differ in what they compute, as "model.n: 2 → 4".
 
     Args:
-        old: Of a run.
-        new: Of what is asked for now.
-        ended: Whether the run has ended, so that its result would be taken for the new one's;
-            otherwise the run would go on by the new recipe.
+        old: The recipe of a run.
+        new: The recipe that is asked for now.
+        ended: Whether the run has ended, and its result would be used. Otherwise the run would
+            continue with the new recipe.
     """
     free = _FREE_AT_END if ended else _FREE
     found = []
@@ -207,6 +236,18 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], *, ended: bool) 
     return found
 
 
+def keep_known(tree: Mapping[str, Any]) -> Tree:
+    """Return a recipe without the parts that this version does not know."""
+    names = {f.name for f in fields(Recipe)}
+    return {
+        key: {k: v for k, v in value.items() if k in {f.name for f in fields(SECTIONS[key])}}
+        if key in SECTIONS
+        else value
+        for key, value in tree.items()
+        if key in names
+    }
+
+
 def _is_same(name: str, one: Any, other: Any) -> bool:
     if name in ("data.root", "start") and None not in (one, other):
         return Path(one).expanduser().resolve() == Path(other).expanduser().resolve()
@@ -214,7 +255,7 @@ def _is_same(name: str, one: Any, other: Any) -> bool:
 
 
 def merge(base: Mapping[str, Any], *others: Mapping[str, Any]) -> Tree:
-    """Returns a nested mapping in which later values replace earlier ones."""
+    """Return a nested mapping in which later values replace earlier ones."""
     merged = deepcopy(dict(base))
     for other in others:
         for key, value in other.items():
@@ -225,29 +266,31 @@ def merge(base: Mapping[str, Any], *others: Mapping[str, Any]) -> Tree:
 
 
 def list_recipes() -> list[str]:
-    """Returns the names of the packaged recipes."""
+    """Return the names of the packaged recipes."""
     return list(_packaged("recipes"))
 
 
 def read_recipe(name: str | Path) -> Tree:
-    """Returns a packaged recipe, or one from a YAML file, with what it is based on merged in.
+    """Return a packaged recipe, or one from a YAML file, merged into the recipe it is based on.
 
-    A recipe may begin with `base: other`: then it holds only what differs from the other recipe, a
-    packaged name or a file beside it.
+    A recipe with `base: other` holds only what differs from the other recipe, which is a packaged
+    name or a file beside it. The description of a run, `config.yaml`, is a recipe as well.
 
     Args:
         name: A name of `list_recipes()` or the path of a file.
     """
-    return _resolve(*_find("recipes", "recipe", name))
+    tree = _resolve(*_find("recipes", "recipe", name))
+    tree.pop("run", None)
+    return tree
 
 
 def read_comparison(name: str | Path) -> Tree:
-    """Returns a packaged comparison, or one from a YAML file, as it is written."""
+    """Return a packaged comparison, or one from a YAML file, as it is written."""
     return _find("comparisons", "comparison", name)[0]
 
 
 def list_comparisons() -> list[str]:
-    """Returns the names of the packaged comparisons."""
+    """Return the names of the packaged comparisons."""
     return list(_packaged("comparisons"))
 
 
@@ -258,12 +301,12 @@ def _resolve(tree: Tree, folder: Path, seen: tuple[str, ...] = ()) -> Tree:
     if base in seen:
         raise ValueError(f"the recipe {base!r} is based on itself: {' → '.join([*seen, base])}")
     beside = folder / str(base)
-    parent, place = _find("recipes", "recipe", beside if beside.is_file() else base)
-    return merge(_resolve(parent, place, (*seen, base)), tree)
+    parent, where = _find("recipes", "recipe", beside if beside.is_file() else base)
+    return merge(_resolve(parent, where, (*seen, base)), tree)
 
 
 def _find(kind: str, noun: str, name: str | Path) -> tuple[Tree, Path]:
-    """Returns a packaged or given YAML mapping, and the folder that it came from."""
+    """Return a packaged or given YAML mapping, and its folder."""
     path = Path(name)
     if path.suffix in (".yaml", ".yml"):
         if not path.is_file():
@@ -275,7 +318,7 @@ def _find(kind: str, noun: str, name: str | Path) -> tuple[Tree, Path]:
 
 
 def _packaged(kind: str) -> dict[str, Tree]:
-    """Returns every packaged recipe or comparison by its name."""
+    """Return every packaged recipe or comparison by its name."""
     found: dict[str, Tree] = {}
     for file in sorted(files("phnn.lab").joinpath(kind).iterdir(), key=lambda file: file.name):
         tree = _parse(file.read_text(encoding="utf-8"), file.name)
@@ -284,7 +327,7 @@ def _packaged(kind: str) -> dict[str, Tree]:
 
 
 def _cross(tree: Tree) -> dict[str, Tree]:
-    """Returns NETWORK-DATASET for every pair that a file with `networks` and `datasets` holds."""
+    """Return NETWORK-DATASET for every pair of a file with `networks` and `datasets`."""
     return {
         f"{network}-{dataset}": merge(tree["common"], data, options)
         for network, options in tree["networks"].items()

@@ -1,17 +1,17 @@
-"""Independent random streams, each a function of the numbers that name it."""
+"""Independent random streams, each named by a few numbers."""
 
 import numpy as np
 import torch
 
 
 def derive_seed(*key: int) -> int:
-    """Turns a key such as (seed, epoch, batch) into one seed.
+    """Return one seed for a key such as (seed, epoch, batch).
 
-    Neighbouring keys give unrelated seeds, which `seed + epoch` would not: epoch 1 of seed 0 would
-    repeat epoch 0 of seed 1.
+    Similar keys give unrelated seeds. `seed + epoch` would not: epoch 1 of seed 0 would repeat
+    epoch 0 of seed 1.
 
     Args:
-        key: the non-negative integers that name the stream.
+        key: The non-negative integers that name the stream.
 
     Example:
         >>> derive_seed(0, 1) == derive_seed(0, 1), derive_seed(0, 1) == derive_seed(1, 0)
@@ -22,10 +22,10 @@ def derive_seed(*key: int) -> int:
 
 
 def generator_of(*key: int) -> torch.Generator:
-    """Returns a CPU generator for the stream that `key` names."""
+    """Return a CPU generator for the stream that `key` names."""
     return torch.Generator("cpu").manual_seed(derive_seed(*key))
 
 
 def permutation_of(size: int, *key: int) -> torch.Tensor:
-    """Returns the order of `size` things that `key` names."""
+    """Return the order of `size` things that `key` names."""
     return torch.randperm(size, generator=generator_of(*key), device="cpu")

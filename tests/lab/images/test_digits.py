@@ -30,10 +30,10 @@ def test_another_seed_gives_other_images(digits):
 
 def test_train_validation_and_test_share_no_handwritten_digit(digits):
     train, validation = digits.train.split(0.1, seed=0)
-    parts = [set(part.groups.tolist()) for part in (train, validation, digits.test)]
-    assert not parts[0] & parts[1]
-    assert not parts[0] & parts[2]
-    assert not parts[1] & parts[2]
+    splits = [set(split.groups.tolist()) for split in (train, validation, digits.test)]
+    assert not splits[0] & splits[1]
+    assert not splits[0] & splits[2]
+    assert not splits[1] & splits[2]
     assert len(train) + len(validation) == 600
 
 
@@ -47,7 +47,7 @@ def test_every_image_has_contrast(digits):
 @pytest.mark.slow
 def test_a_linear_model_fails():
     digits = make_digits()
-    inputs = [part.images.flatten(1).float() / 127.5 - 1 for part in (digits.train, digits.test)]
+    inputs = [split.images.flatten(1).float() / 127.5 - 1 for split in (digits.train, digits.test)]
     targets = torch.nn.functional.one_hot(digits.train.labels).float()
     # ridge regression: the best linear classifier to have in closed form
     gram = inputs[0].T @ inputs[0] + 1e3 * torch.eye(inputs[0].shape[1])

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -7,9 +8,9 @@ from PIL import Image
 
 import phnn
 from phnn.lab import reports
-from phnn.lab.comparison import Outcome, load_comparison, plan
+from phnn.lab.comparison import load_comparison, plan
 from phnn.lab.recipe import build_recipe
-from phnn.lab.training.folder import write_json
+from phnn.lab.runs import write_json
 
 CLASSES = ["<a>", "b & c"]
 METRICS = "epoch,step,lr,train_loss,train_accuracy,val_loss,val_accuracy,seconds\n" + "".join(
@@ -50,12 +51,12 @@ def make_run(run, accuracy=0.75):
     (run.folder / "config.yaml").write_text(json.dumps(recipe.to_dict()))  # JSON is YAML
     (run.folder / "metrics.csv").write_text(METRICS)
     result = {
-        "model": model.config, "task": "images", "data": recipe.data, "seed": run.seed,
-        "parameters": 10, "storage_bytes": 4, "test_accuracy": accuracy, "test_seconds": 1.0,
-        "train_seconds": 1.0, "train_seconds_per_100": 1.0, "train_seconds_per_100_std": 0.1,
-        "energy_kwh": None, "co2_kg": None, "ended": "2026-01-01T00:00:00+00:00", "device": "cpu",
-        "devices": 1, "precision": "32-true", "threads": 1, "machine": "a machine",
-        "selected": "last", "versions": {"torch": "2.13"}, "command": "phnn train tiny.yaml",
+        "model": model.config, **recipe.describe(), "parameters": 10, "storage_bytes": 4,
+        "test_accuracy": accuracy, "test_seconds": 1.0, "train_seconds": 1.0,
+        "train_seconds_per_100": 1.0, "train_seconds_per_100_std": 0.1, "energy_kwh": None,
+        "co2_kg": None, "ended": "2026-01-01T00:00:00+00:00", "device": "cpu", "devices": 1,
+        "precision": "32-true", "threads": 1, "machine": "a machine", "selected": "last",
+        "versions": {"torch": "2.13"}, "command": "phnn train tiny.yaml",
     }  # fmt: skip
     write_json(run.folder / "result.json", result)
     return result
@@ -76,10 +77,12 @@ def results(tmp_path, make_images):
     )
     comparison = load_comparison(tmp_path / "mine.yaml")
     out = tmp_path / "out"
-    outcomes = [Outcome(run) for run in plan(comparison, out, {})]
-    for outcome in outcomes[:2]:
-        outcome.result = make_run(outcome.run)
-    outcomes[2].error = "ValueError: <script>alert(1)</script>"
-    runs = [reports.record_outcome(outcome) for outcome in outcomes]
+    real, two, quaternion, four = plan(comparison, out, {})
+    runs = [
+        replace(real, result=make_run(real)),
+        replace(two, result=make_run(two)),
+        replace(quaternion, error="ValueError: <script>alert(1)</script>"),
+        four,
+    ]
     reports.write_tables(comparison, runs, out, 300.0, "phnn compare mine.yaml --out 'a b'")
     return out

@@ -19,7 +19,8 @@ from phnn.lab.reports.lines import Line, Spread
 from phnn.lab.reports.multiplication import draw_nested_tables, draw_tables
 from phnn.lab.reports.sizes import draw_sizes
 from phnn.lab.reports.successes import count_successes, draw_successes, gather_contests
-from phnn.lab.tasks.task import IMAGES, Score
+from phnn.lab.tasks import Score
+from phnn.lab.tasks.images import IMAGES
 
 
 def test_figures_without_a_run(tmp_path, capsys):

@@ -7,13 +7,13 @@ from torch import nn
 
 from helpers.figures import overlaps, texts
 from phnn.lab.tasks.report import DataMissingError
+from phnn.lab.tasks.sound import SOUND
 from phnn.lab.tasks.sound.batches import SoundBatch
 from phnn.lab.tasks.sound.report import figures, sections
 from phnn.lab.tasks.sound.report.radar import draw_radar, rate
 from phnn.lab.tasks.sound.report.rolls import draw_roll
 from phnn.lab.tasks.sound.report.sections import split_phases
 from phnn.lab.tasks.sound.report.spectrograms import draw_spectrograms
-from phnn.lab.tasks.task import SOUND
 
 CLASSES = ["dog", "car"]
 METADATA = {

@@ -16,36 +16,38 @@ from phnn.lab.tasks.sound.rooms import (
     MICROPHONES,
     NEAREST,
     ROOM,
-    draw_place,
+    draw_position,
     impulse_response,
 )
 from phnn.lab.tasks.sound.simulate import Simulation, make_scene, name_scene, simulate
 from phnn.lab.tasks.sound.synthesis import SyntheticClips, synthesize
 
 RATE = 32000
-PLACES = [(1.0, 0.5, 0.3), (-2.0, 1.5, 0.0), (0.0, -1.5, 1.0), (-0.5, -0.25, -0.6)]
+POSITIONS = [(1.0, 0.5, 0.3), (-2.0, 1.5, 0.0), (0.0, -1.5, 1.0), (-0.5, -0.25, -0.6)]
 
 
-def angle_to(place, heard):
-    """Degrees from a place to the direction of the intensity at one microphone."""
+def angle_to(position, heard):
+    """Degrees from a position to the direction of the intensity at one microphone."""
     w, y, z, x = heard
     intensity = np.array([np.sum(w * x), np.sum(w * y), np.sum(w * z)])
-    cosine = intensity @ place / np.linalg.norm(intensity) / np.linalg.norm(place)
+    cosine = intensity @ position / np.linalg.norm(intensity) / np.linalg.norm(position)
     return np.degrees(np.arccos(min(1, cosine)))
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_intensity_points_to_the_source(place):
-    heard = impulse_response(place, rt60=0)
-    assert angle_to(place, heard[:4]) < 0.5
-    assert angle_to(np.subtract(place, MICROPHONES[1]), heard[4:]) < 0.5
+@pytest.mark.parametrize("position", POSITIONS)
+def test_intensity_points_to_the_source(position):
+    heard = impulse_response(position, rt60=0)
+    assert angle_to(position, heard[:4]) < 0.5
+    assert angle_to(np.subtract(position, MICROPHONES[1]), heard[4:]) < 0.5
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_direct_sound_points_to_the_source_between_walls(place):
-    heard = impulse_response(place)[:4]
-    arrival = round(np.linalg.norm(place) / 343 * RATE)
-    assert angle_to(place, heard[:, : arrival + 16]) < 3  # half a millisecond: no wall is so near
+@pytest.mark.parametrize("position", POSITIONS)
+def test_direct_sound_points_to_the_source_between_walls(position):
+    heard = impulse_response(position)[:4]
+    arrival = round(np.linalg.norm(position) / 343 * RATE)
+    assert (
+        angle_to(position, heard[:, : arrival + 16]) < 3
+    )  # half a millisecond: no wall is so near
 
 
 def test_level_falls_with_distance():
@@ -56,10 +58,10 @@ def test_level_falls_with_distance():
     np.testing.assert_allclose(np.sqrt(energies) * [0.5, 1, 2], 1, rtol=0.03)
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_microphone_b_hears_it_later_or_earlier(place):
-    a, b = impulse_response(place, rt60=0)[[0, 4]]
-    distances = [np.linalg.norm(np.subtract(place, spot)) for spot in MICROPHONES]
+@pytest.mark.parametrize("position", POSITIONS)
+def test_microphone_b_hears_it_later_or_earlier(position):
+    a, b = impulse_response(position, rt60=0)[[0, 4]]
+    distances = [np.linalg.norm(np.subtract(position, spot)) for spot in MICROPHONES]
     delay = np.argmax(np.correlate(b, a, "full")) - (len(a) - 1)
     assert delay == pytest.approx((distances[1] - distances[0]) / 343 * RATE, abs=1)
 
@@ -88,13 +90,13 @@ def test_figures_of_eight_have_the_gains_of_sn3d():
     np.testing.assert_allclose([x, -z], np.stack([w, w]) / np.sqrt(2), atol=1e-6)
 
 
-def test_places_are_on_the_grid_and_not_in_a_microphone():
+def test_positions_are_on_the_grid_and_not_in_a_microphone():
     rng = np.random.default_rng(0)
-    places = [draw_place(rng) for _ in range(2000)]
+    positions = [draw_position(rng) for _ in range(2000)]
     for axis, steps in enumerate(GRID):
-        assert {place[axis] for place in places} == set(steps)
+        assert {position[axis] for position in positions} == set(steps)
     for spot in MICROPHONES:
-        assert np.linalg.norm(np.subtract(places, spot), axis=1).min() >= NEAREST
+        assert np.linalg.norm(np.subtract(positions, spot), axis=1).min() >= NEAREST
 
 
 def write_clip(path, seconds=0.4, rate=8000, channels=1, seed=0):
@@ -156,7 +158,7 @@ def test_a_scene_has_no_more_sounds_at_once_than_its_name_says(small, number):
         assert np.sum((starts - 0.15 < time) & (time < ends + 0.15)) <= number + 1
 
 
-def test_a_scene_is_a_function_of_seed_part_and_number(small, folder):
+def test_a_scene_is_a_function_of_seed_split_and_number(small, folder):
     first = make_scene(small, "train", 1)
     again = make_scene(small, "train", 1)
     assert (first.audio == again.audio).all()
@@ -170,10 +172,10 @@ def test_a_scene_is_a_function_of_seed_part_and_number(small, folder):
         assert other.events != first.events
 
 
-def test_parts_share_no_clip(small):
+def test_splits_share_no_clip(small):
     used = {
-        part: {event.file for k in range(2, 24, 3) for event in make_scene(small, part, k).events}
-        for part in ("train", "dev")
+        split: {event.file for k in range(2, 24, 3) for event in make_scene(small, split, k).events}
+        for split in ("train", "dev")
     }
     assert len(used["train"]) > 10
     assert len(used["dev"]) > 2
@@ -181,7 +183,7 @@ def test_parts_share_no_clip(small):
 
 
 def test_levels_differ_by_up_to_20_db(small, monkeypatch):
-    monkeypatch.setattr(simulation_module, "draw_place", lambda rng: (1.0, 0.0, 0.0))
+    monkeypatch.setattr(simulation_module, "draw_position", lambda rng: (1.0, 0.0, 0.0))
     quiet = Simulation(small.clips, 0, 6, 8000, 0, 0, np.inf)
     levels = []
     for number in range(0, 60, 3):
@@ -225,8 +227,8 @@ def test_files_have_the_format_of_l3das21(small, tmp_path):
     assert sorted(str(path) for path in read_tree(out)) == sorted(
         ["simulation.json"]
         + [
-            f"L3DAS_Task2_{part}/{file}"
-            for part, name in [
+            f"L3DAS_Task2_{split}/{file}"
+            for split, name in [
                 ("train", "split0_ov1_1"),
                 ("train", "split0_ov2_1"),
                 ("train", "split0_ov3_1"),
@@ -250,13 +252,13 @@ def test_files_have_the_format_of_l3das21(small, tmp_path):
 def test_recordings_and_labels_tell_the_same_direction(folder, tmp_path, rt60, most):
     quiet = Simulation(open_clips(folder), 0, 6, 16000, rt60, 6, np.inf)
     simulate(quiet, tmp_path / "out", train=1, dev=0)
-    part = tmp_path / "out" / "L3DAS_Task2_train"
-    audio, rate = soundfile.read(part / "data" / "split0_ov1_1_A.wav")
+    split = tmp_path / "out" / "L3DAS_Task2_train"
+    audio, rate = soundfile.read(split / "data" / "split0_ov1_1_A.wav")
     errors = []
-    for row in read_labels(part / "labels" / "label_split0_ov1_1.csv"):
+    for row in read_labels(split / "labels" / "label_split0_ov1_1.csv"):
         first, last = (round(float(row[name]) * rate) for name in ("Start", "End"))
-        place = [float(row[axis]) for axis in "XYZ"]
-        errors.append(angle_to(place, audio[first:last].T))
+        position = [float(row[axis]) for axis in "XYZ"]
+        errors.append(angle_to(position, audio[first:last].T))
     assert np.median(errors) < most
 
 
@@ -369,7 +371,7 @@ def test_classes_from_a_column(folder):
     ("columns", "options", "message"),
     [
         (None, {"folds": "1"}, "needs a column fold"),
-        (None, {"labels": "kind"}, "is a column of .*metadata.csv, which is not there"),
+        (None, {"labels": "kind"}, "is a column of .*metadata.csv, which is missing"),
         ({"fold": fold_of}, {"folds": "6"}, "must be some of 1,2,3,4,5, but not all"),
         ({"fold": fold_of}, {"folds": "1,2,3,4,5"}, "but not all"),
         ({"fold": fold_of}, {"labels": "kind"}, "no column kind; it has file, fold"),
@@ -458,9 +460,9 @@ def test_synthetic_clips_at_a_low_rate(label):
         assert len(low) == pytest.approx(len(high) / 4, abs=1)
 
 
-def test_synthetic_parts_differ():
+def test_synthetic_splits_differ():
     clips = SyntheticClips()
-    train, dev = (clips.draw(np.random.default_rng(0), part, 8000) for part in ("train", "dev"))
+    train, dev = (clips.draw(np.random.default_rng(0), split, 8000) for split in ("train", "dev"))
     assert train.label == dev.label
     assert train.name != dev.name
     assert len(train.samples) != len(dev.samples) or (train.samples != dev.samples).any()

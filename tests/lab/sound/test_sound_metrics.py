@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from phnn.lab.tasks.sound import SoundEventScores
-from phnn.lab.training.scores import Scores
+from phnn.lab.tasks.scores import Scores
+from phnn.lab.tasks.sound.metrics import SoundEventScores
 
 # P, R, F, ER, SED score: the rows of the paper's tables with 4, 8 and 16 channels
 PAPER = [
@@ -21,7 +21,7 @@ PAPER = [
     (0.734, 0.491, 0.588, 0.509, 0.461),
 ]
 
-# active slots (class, slot) that are true and predicted; then TP, FP, FN of the authors and plain
+# active tracks (class, track) that are true and predicted; then TP, FP, FN of the authors and plain
 ONE_FRAME = [
     ([(0, 0)], [(0, 0)], (1, 0, 0), (1, 0, 0)),
     ([(0, 0)], [(0, 2)], (1, 0, 0), (1, 0, 0)),
@@ -38,10 +38,10 @@ ONE_FRAME = [
 
 
 def frame(active):
-    slots = torch.zeros(1, 1, 3, 3)
-    for place in active:
-        slots[0, 0][place] = 1
-    return slots.flatten(2)
+    tracks = torch.zeros(1, 1, 3, 3)
+    for track in active:
+        tracks[0, 0][track] = 1
+    return tracks.flatten(2)
 
 
 def totals(metric):

@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,13 +15,15 @@ from safetensors.torch import load_file
 import phnn
 from phnn import cli
 from phnn.lab import reports
-from phnn.lab.comparison import Outcome, Run, load_comparison, plan
+from phnn.lab.comparison import load_comparison, plan
 from phnn.lab.recipe import build_recipe, merge, read_recipe
+from phnn.lab.runs import BEST, Run
 from phnn.lab.tasks import sound
-from phnn.lab.tasks.detect import Event, Heard, find_events
+from phnn.lab.tasks.learner import Learner
+from phnn.lab.tasks.sound.detection import Event, Heard, find_events
 from phnn.lab.tasks.sound.report import draw_heard
 from phnn.lab.trained import evaluate, load_trained
-from phnn.lab.training import Learner, check_recipe, folder, train
+from phnn.lab.training import check_recipe, train
 
 soundfile = pytest.importorskip("soundfile")
 
@@ -47,9 +50,9 @@ def write_scene(folder, name, start, label):
 @pytest.fixture(scope="module")
 def scenes(tmp_path_factory):
     root = tmp_path_factory.mktemp("scenes")
-    for part, count in (("train", 8), ("dev", 4)):
+    for split, count in (("train", 8), ("dev", 4)):
         for i in range(count):
-            write_scene(root / part, f"s{i}", (i // 2 % 4) * 0.3, ("high", "low")[i % 2])
+            write_scene(root / split, f"s{i}", (i // 2 % 4) * 0.3, ("high", "low")[i % 2])
     return root
 
 
@@ -110,7 +113,7 @@ def test_result(run):
 
 def test_the_epoch_of_the_lowest_loss_is_tested(run):
     losses = [float(row["val_loss"]) for row in rows(run)]
-    best = torch.load(run / folder.BEST, weights_only=True)
+    best = torch.load(run / BEST, weights_only=True)
     assert best["epoch"] == losses.index(min(losses))
     result = json.loads((run / "result.json").read_text())
     assert result["val_loss"] == pytest.approx(min(losses))
@@ -228,7 +231,7 @@ def test_recordings_that_do_not_fit(run, tmp_path, capsys, name, rate, channels,
 
 
 def test_events_are_runs_of_active_frames():
-    probabilities = torch.zeros(6, 4)  # two classes of two places
+    probabilities = torch.zeros(6, 4)  # two classes of two tracks
     probabilities[0:2, 0] = torch.tensor([0.6, 0.8])
     probabilities[1:6, 1] = 0.9
     probabilities[3, 3] = 0.5  # not above the threshold
@@ -260,7 +263,7 @@ def test_the_papers_recipes():
     assert [recipe.data["microphones"] for recipe in recipes] == [1, 2, 2]
     assert [recipe.data.get("phase", False) for recipe in recipes] == [False, False, True]
     for recipe in recipes:
-        check_recipe(recipe)
+        check_recipe(replace(recipe, data={**recipe.data, "root": "scenes"}))
         assert (recipe.optimizer.name, recipe.optimizer.lr) == ("adam", 1e-5)
         assert (recipe.data["batch_size"], recipe.trainer.max_epochs) == (16, 1000)
         assert recipe.schedule.name == "constant"
@@ -279,11 +282,16 @@ def test_tables_have_the_papers_columns(tmp_path):
     comparison = load_comparison("sednet")
     assert len(comparison.variants) == 13
     outcomes = [
-        Outcome(Run(variant, 0, tmp_path, {}), result(variant.options.get("n", 1), 0.6 + i / 100))
+        Run(
+            tmp_path,
+            variant.family,
+            variant.name,
+            seed=0,
+            result=result(variant.options.get("n", 1), 0.6 + i / 100),
+        )
         for i, variant in enumerate(comparison.variants)
     ]
-    runs = [reports.record_outcome(outcome) for outcome in outcomes]
-    reports.write_tables(comparison, runs, tmp_path)
+    reports.write_tables(comparison, outcomes, tmp_path)
     head, _, *lines = (
         [cell.strip() for cell in line.strip("|").split("|")]
         for line in (tmp_path / "results.md").read_text().splitlines()
@@ -304,7 +312,7 @@ def test_tables_have_the_papers_columns(tmp_path):
         row = next(csv.DictReader(file))
     assert (row["f"], row["f_std"], row["task"]) == ("0.6", "", "sound")
     assert json.loads((tmp_path / "results.json").read_text())["task"] == "sound"
-    summarized = reports.summarize(comparison, runs)
+    summarized = reports.summarize(comparison, outcomes)
     figure = reports.draw_bubbles(comparison.title, summarized)
     assert figure.axes[0].get_ylabel() == "test F-score"
     assert figure.axes[0].get_xlabel() == "parameters of the convolutions"
@@ -313,13 +321,16 @@ def test_tables_have_the_papers_columns(tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ({"model": {"name": "resnet20", "widths": "paper"}}, "resnet20 is not for task=sound"),
+        (
+            {"model": {"name": "resnet20", "widths": "paper"}},
+            "task=sound takes sednet",
+        ),
         ({"task": "images", "data": {"root": None}}, "unknown data option 'classes'"),
         (
             {"data": {"microphone": 2}},
             "unknown data option 'microphone'; did you mean microphones",
         ),
-        ({"task": "sounds"}, "sounds"),
+        ({"task": "sounds"}, "unknown task 'sounds'; did you mean sound"),
     ],
 )
 def test_mistakes_are_named(tiny, overrides, message):
@@ -338,5 +349,5 @@ def test_a_comparison_is_of_one_task(tmp_path):
     path.write_text("families: {digits: {real: }, sednet-4: {real: }}")
     with pytest.raises(ValueError, match="one task, not digits: images, sednet-4: sound"):
         load_comparison(path)
-    with pytest.raises(ValueError, match="task=sound: the comparison digits is of another task"):
+    with pytest.raises(ValueError, match="the comparison digits is of the task images"):
         plan(load_comparison("digits"), tmp_path, {"task": "sound"})

@@ -321,7 +321,7 @@ def test_energy_of_a_part_is_not_told(tmp_path):
         "energy_kwh": None, "co2_kg": None, "threads": 1,
     }  # fmt: skip
     outcomes = [Outcome(Run(v, 0, tmp_path, {}), full) for v in loaded.variants]
-    lines = reports.summarize(loaded, [reports.record_outcome(o) for o in outcomes])
+    lines = reports.summarize(loaded, outcomes)
     assert lines[0].energy_kwh is None
     assert "kWh" not in reports.render_text(lines)
     assert reports.render_text(lines).count("\n") == len(lines)

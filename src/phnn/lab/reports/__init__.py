@@ -2,7 +2,6 @@
 
 from phnn.lab.reports.bubbles import draw_bubbles
 from phnn.lab.reports.lines import Line, Spread, paired_p_value, summarize
-from phnn.lab.reports.results import record_outcome
 from phnn.lab.reports.tables import render_text, write_tables
 
 __all__ = [
@@ -10,7 +9,6 @@ __all__ = [
     "Spread",
     "draw_bubbles",
     "paired_p_value",
-    "record_outcome",
     "render_text",
     "summarize",
     "write_tables",

@@ -14,7 +14,8 @@ from phnn.io import load
 from phnn.lab import pages
 from phnn.lab.drawing import Picture
 from phnn.lab.pages import Section
-from phnn.lab.tasks.report import Run, Say
+from phnn.lab.runs import Run
+from phnn.lab.tasks.report import Say
 from phnn.nn import PHLayer
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from phnn.lab import pages
 from phnn.lab.drawing import Picture, assign_colours
 from phnn.lab.pages import Section
 from phnn.lab.reports.results import Results
+from phnn.lab.tasks import Score
 from phnn.lab.tasks.report import group_families
-from phnn.lab.tasks.task import Score
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -14,8 +14,8 @@ from phnn.lab.reports.multiplication import draw_nested_tables, draw_tables
 from phnn.lab.reports.results import Results, read_results
 from phnn.lab.reports.scores import draw_scores
 from phnn.lab.reports.shelf import Shelf
-from phnn.lab.reports.task_reports import find_figures
 from phnn.lab.tasks.report import DataMissingError, Say, find_trained
+from phnn.lab.tasks.task import resolve
 
 
 def draw_figures(
@@ -60,6 +60,7 @@ def _draw_results(results: Results, shelf: Shelf, say: Say) -> Iterator[Picture]
     yield from draw_families(results)
     yield from draw_learned(find_trained(results.runs))
     try:
-        yield from find_figures(results.task)(results.runs, shelf, say)
+        if results.task.figures is not None:
+            yield from resolve(results.task.figures)(results.runs, shelf, say)
     except DataMissingError as error:
         say(f"figures that need the data are missing: {error}")

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 from phnn.lab.comparison import Comparison
-from phnn.lab.tasks.report import Run
-from phnn.lab.tasks.task import TASKS, Score, Task
+from phnn.lab.runs import Run
+from phnn.lab.tasks import Score, Task, find_task
 from phnn.lab.training.energy import PAPER_POWER, estimate_co2
 
 MEGABYTE = 10**6
@@ -101,7 +101,7 @@ class Line:
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Line:
         """Return the line that `to_row` wrote."""
-        task = TASKS[row["task"]]
+        task = find_task(row["task"])
         scores = {
             score.name: Spread(row[score.name], row[f"{score.name}_std"])
             for score in task.scores

@@ -13,8 +13,9 @@ from phnn.lab import pages
 from phnn.lab.pages import Section
 from phnn.lab.recipe import PRIVATE, Tree
 from phnn.lab.reports.results import Results
-from phnn.lab.tasks.report import Run, group_families
-from phnn.lab.tasks.task import Score
+from phnn.lab.runs import Run
+from phnn.lab.tasks import Score
+from phnn.lab.tasks.report import group_families
 
 
 def show_runs(results: Results) -> Section:

@@ -15,9 +15,9 @@ from phnn.lab.reports.origin import show_origin, show_runs
 from phnn.lab.reports.results import Results, read_results
 from phnn.lab.reports.scores import show_scores, show_table
 from phnn.lab.reports.shelf import Shelf
-from phnn.lab.reports.task_reports import find_sections
+from phnn.lab.runs import MODEL
 from phnn.lab.tasks.report import DataMissingError, Say, find_trained
-from phnn.lab.training.folder import MODEL
+from phnn.lab.tasks.task import resolve
 
 REPORT = "report.html"
 
@@ -55,7 +55,8 @@ def _make_sections(results: Results, shelf: Shelf, say: Say) -> Iterator[Section
     yield show_curves(results)
     trained = find_trained(results.runs)
     try:
-        yield from find_sections(results.task)(results.runs, shelf, say)
+        if results.task.sections is not None:
+            yield from resolve(results.task.sections)(results.runs, shelf, say)
     except DataMissingError as error:
         yield Section("missing", "Sections that need the data", [pages.note(f"Missing: {error}.")])
     if not trained and any(run.result is not None for run in results.runs):

@@ -5,74 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import yaml
-
-from phnn.lab.comparison import Outcome
-from phnn.lab.recipe import Tree, build_recipe
 from phnn.lab.reports.lines import Line, make_line
 from phnn.lab.reports.tables import RESULTS
-from phnn.lab.tasks.task import TASKS, Task
+from phnn.lab.runs import CONFIG, Run
+from phnn.lab.tasks import Task, find_task
 from phnn.lab.training.energy import PAPER_POWER
-from phnn.lab.training.folder import CONFIG, MODEL, name_start, read_failure, read_result
-
-
-@dataclass(frozen=True)
-class RunRecord:
-    """One run.
-
-    Attributes:
-        family: The recipe.
-        variant: The network.
-        seed: The seed of the run.
-        folder: The folder of the run, which may be missing.
-        status: "finished", "failed" or "waiting".
-        error: What stopped the run.
-        result: The contents of `result.json`; None before the run has ended.
-    """
-
-    family: str
-    variant: str
-    seed: int
-    folder: Path
-    status: str
-    error: str | None
-    result: dict[str, Any] | None
-
-    @property
-    def name(self) -> str:
-        """The name of the run, for people."""
-        return f"{self.family} {self.variant}, seed {self.seed}"
-
-    @property
-    def recipe(self) -> Tree | None:
-        """The recipe of the run; None when its folder is missing."""
-        path = self.folder / CONFIG
-        return yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else None
-
-    @property
-    def has_model(self) -> bool:
-        """Whether the trained network is in the folder."""
-        return (self.folder / MODEL).is_file()
-
-    @property
-    def is_real(self) -> bool:
-        """Whether the network has no algebra. One that starts from a file may have one."""
-        model = (self.result or {}).get("model", {})
-        started = (self.recipe or {}).get("start") is not None
-        return not started and model.get("n") is None and model.get("algebra") is None
-
-
-def record_outcome(outcome: Outcome) -> RunRecord:
-    """Return the outcome of a planned run as a run."""
-    run, result, error = outcome.run, outcome.result, outcome.error
-    family, variant = run.variant.family, run.variant.name
-    return RunRecord(family, variant, run.seed, run.folder, _status(result, error), error, result)
-
-
-def _status(result: dict[str, Any] | None, error: str | None) -> str:
-    return "failed" if error else "waiting" if result is None else "finished"
 
 
 @dataclass(frozen=True)
@@ -95,7 +33,7 @@ class Results:
     command: str
     power: float
     lines: list[Line]
-    runs: list[RunRecord]
+    runs: list[Run]
 
 
 def read_results(folder: Path) -> Results:
@@ -129,44 +67,24 @@ def _read_comparison(folder: Path) -> Results:
     return Results(
         name=content["comparison"],
         title=content["title"],
-        task=TASKS[content["task"]],
+        task=find_task(content["task"]),
         command=content["command"],
         power=content["power"],
         lines=[Line.from_row(row) for row in content["table"]],
-        runs=[
-            RunRecord(**{**run, "folder": folder / "runs" / run["folder"]})
-            for run in content["runs"]
-        ],
+        runs=[Run.from_row(row, folder / "runs") for row in content["runs"]],
     )
 
 
 def _read_run(folder: Path) -> Results:
-    recipe = build_recipe(yaml.safe_load((folder / CONFIG).read_text(encoding="utf-8")))
-    task, result, error = TASKS[recipe.task], read_result(folder), read_failure(folder)
-    variant = describe_network(recipe.model)
-    if recipe.start is not None:  # its layers may differ from the description
-        variant += f" from {name_start(recipe.start)}"
-    family = str(recipe.data.get("name", recipe.task))
-    error = None if result else error
-    status = _status(result, error)
-    run = RunRecord(family, variant, recipe.seed, folder, status, error, result)
+    run = Run.open(folder)
+    assert run.recipe is not None  # a run that was opened has one
+    task = find_task(run.recipe["task"])
     return Results(
         name=folder.resolve().name,
-        title=f"{variant} on {family}",
+        title=f"{run.variant} on {run.family}",
         task=task,
-        command=(result or {}).get("command", ""),
+        command=(run.result or {}).get("command", ""),
         power=PAPER_POWER,
-        lines=[make_line(task, family, variant, [run])],
+        lines=[make_line(task, run.family, run.variant, [run])],
         runs=[run],
     )
-
-
-def describe_network(model: Tree) -> str:
-    """Return the name of a network and what its layers are.
-
-    Example:
-        >>> describe_network({"name": "resnet20", "n": 4})
-        'resnet20 n=4'
-    """
-    kind = model.get("algebra") or ("real" if model.get("n") is None else f"n={model['n']}")
-    return f"{model.get('name', 'network')} {kind}"

@@ -8,16 +8,15 @@ import json
 from torch import nn
 
 from phnn.lab.recipe import Recipe, Tree, build_recipe, merge
-from phnn.lab.tasks.report import DataMissingError, Run
+from phnn.lab.runs import MODEL, Run
+from phnn.lab.tasks import Data
+from phnn.lab.tasks.report import DataMissingError
 from phnn.lab.trained import Trained, fit_data, load_trained
-from phnn.lab.training.build import Data, build_data
-from phnn.lab.training.folder import MODEL
+from phnn.lab.training.build import build_data
 
 
 class Shelf:
-    """Networks and data, loaded when they are needed; data that runs share are read once.
-
-    It is the `phnn.lab.tasks.report.Shelf` that the functions of a task are given.
+    """The shelf that reports give to tasks; it reads data that runs share once.
 
     Args:
         overrides: Parts of the recipes to replace, such as the folder of the data.
@@ -28,17 +27,7 @@ class Shelf:
         self._data: dict[str, Data | DataMissingError] = {}
 
     def open(self, run: Run) -> tuple[nn.Module, Data]:
-        """Return the network of a run in evaluation mode, and its data.
-
-        Runs may share one object for their data. It is standardized for this network until the
-        next call.
-
-        Args:
-            run: A run with a saved network.
-
-        Raises:
-            DataMissingError: The data cannot be read. The message says why, and what to do.
-        """
+        """Return the network of a run and its data, see `phnn.lab.tasks.report.Shelf`."""
         trained = load_trained(run.folder)
         data = self._read(self._build_recipe(trained))
         try:
@@ -48,11 +37,7 @@ class Shelf:
         return trained.model, data
 
     def digest(self, run: Run) -> str:
-        """Return a hash of the network and the options of its data.
-
-        Args:
-            run: A run with a saved network.
-        """
+        """Return a hash of the network of a run and the options of its data."""
         key = _describe_data(self._build_recipe(load_trained(run.folder)))
         return hashlib.sha256((run.folder / MODEL).read_bytes() + key.encode()).hexdigest()
 

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from phnn.lab.drawing import assign_colours
-from phnn.lab.tasks.report import Run, group_families
-from phnn.lab.tasks.task import Score
+from phnn.lab.runs import Run
+from phnn.lab.tasks import Score
+from phnn.lab.tasks.report import group_families
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -9,9 +9,9 @@ from pathlib import Path
 from phnn.io.atomic import write_text
 from phnn.lab.comparison import Comparison
 from phnn.lab.reports.lines import Line, summarize
+from phnn.lab.runs import Run
 from phnn.lab.tables import render
-from phnn.lab.tasks.report import Run
-from phnn.lab.tasks.task import Score, Task
+from phnn.lab.tasks import Score, Task
 from phnn.lab.training.energy import PAPER_INTENSITY, PAPER_POWER
 
 RESULTS = "results.json"
@@ -51,7 +51,7 @@ def write_tables(
         "command": command,
         "power": power,
         "table": table,
-        "runs": [_describe_run(run) for run in runs],
+        "runs": [run.to_row() for run in runs],
     }
     texts = {
         # full precision
@@ -67,11 +67,6 @@ def write_tables(
     for name, text in texts.items():
         write_text(out / name, text + "\n")
     return [out / name for name in texts]
-
-
-def _describe_run(run: Run) -> dict[str, object]:
-    names = ("family", "variant", "seed", "folder", "status", "error", "result")
-    return {**{name: getattr(run, name) for name in names}, "folder": run.folder.name}
 
 
 def _render_markdown(

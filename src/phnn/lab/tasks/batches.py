@@ -1,4 +1,4 @@
-"""Loaders that give whole batches, in an order that is a function of (seed, epoch)."""
+"""Loaders of whole batches, in an order that is a function of (seed, epoch)."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -20,14 +20,14 @@ class Plan:
     """How a data set is cut into batches.
 
     Attributes:
-        batch_size: images, or what else the data are, per process and batch.
-        seed: of the order and of the draws.
-        shuffle: whether each epoch has its own random order.
-        draws: random numbers per image for augmentation.
-        drop_last: leave out the last batch when it is not full.
-        rank: of this process.
-        world_size: the number of processes. A global batch is `world_size * batch_size` images that
-            follow each other in the order of the epoch; each process takes its slice of it.
+        batch_size: Samples per process per batch.
+        seed: The seed of the order and of the draws.
+        shuffle: Whether each epoch has its own random order.
+        draws: Random numbers per sample, for augmentation.
+        drop_last: Whether the last batch is left out when it is not full.
+        rank: The number of this process.
+        world_size: The number of processes. A global batch has `world_size * batch_size` samples
+            that follow each other in the order of the epoch. Each process takes a slice of it.
     """
 
     batch_size: int
@@ -48,15 +48,15 @@ class Plan:
 
     @property
     def global_batch(self) -> int:
-        """Images per batch over all processes."""
+        """The samples per batch of all processes."""
         return self.batch_size * self.world_size
 
     def shard(self, count: int) -> slice:
-        """Returns this process's slice of a global batch of `count` images.
+        """Return this process's slice of a global batch of `count` samples.
 
-        In training all slices are equally long, so that the mean of the processes' gradients is the
-        gradient of the mean; up to world_size - 1 images of the last batch are left out for it. In
-        evaluation every image is seen exactly once.
+        In training, all slices have the same length, so that the mean of the gradients is the
+        gradient of the mean. Up to world_size - 1 samples of the last batch are left out for this.
+        In evaluation, every sample is seen exactly once.
         """
         each, extra = divmod(count, self.world_size)
         if self.shuffle:
@@ -65,28 +65,35 @@ class Plan:
         return slice(start, start + each + (self.rank < extra))
 
     def count_batches(self, size: int) -> int:
-        """Returns the number of batches that this process gets of `size` images."""
+        """Return the number of batches that this process gets from `size` samples."""
         full, rest = divmod(size, self.global_batch)
-        part = self.shard(rest)
-        return full + (not self.drop_last and part.stop > part.start)
+        share = self.shard(rest)
+        return full + (not self.drop_last and share.stop > share.start)
 
 
 class EpochBatches(ABC, Generic[Item]):
-    """What the loaders share: length, epochs, order and a state to resume from.
+    """A loader with a length, epochs, an order and a state to resume from.
 
-    Lightning calls `batch_sampler.sampler.set_epoch` before each epoch, and keeps `state_dict` in
-    its checkpoints because the loader has `state_dict` and `load_state_dict`. As order and draws
-    are functions of (seed, epoch, batch), the state is a place and no generator.
+    A subclass says how to read: `read` yields batches, and `positions` tells it which samples each
+    batch has.
+
+    Lightning calls `batch_sampler.sampler.set_epoch` before each epoch. It keeps `state_dict` in
+    its checkpoints because the loader has `state_dict` and `load_state_dict`. The order and the
+    draws are functions of (seed, epoch, batch), so the state is a position and no generator.
+
+    Args:
+        size: The number of samples.
+        plan: How they are cut into batches.
     """
 
-    #: what the data are, for messages and checkpoints
+    #: what the samples are, for messages and checkpoints
     things: ClassVar[str] = "images"
 
     def __init__(self, size: int, plan: Plan) -> None:
         self.size = size
         self.plan = plan
         self.epoch = 0
-        self._start = 0  # the batch that the next iteration begins with
+        self._start = 0  # the first batch of the next iteration
         self._given = 0  # batches given in this epoch
         if len(self) == 0:
             raise ValueError(
@@ -95,8 +102,8 @@ class EpochBatches(ABC, Generic[Item]):
             )
 
     @abstractmethod
-    def _read(self, start: int) -> Iterator[Item]:
-        """Yields the batches of this process, from batch `start` of the epoch on."""
+    def read(self, start: int) -> Iterator[Item]:
+        """Yield the batches of this process, beginning with batch `start` of the epoch."""
 
     def __len__(self) -> int:
         return self.plan.count_batches(self.size)
@@ -105,12 +112,12 @@ class EpochBatches(ABC, Generic[Item]):
         # A generator: Lightning creates the iterator before it sets the epoch.
         start, self._start = self._start, 0
         self._given = start
-        for batch, item in enumerate(islice(self._read(start), len(self) - start), start):
+        for batch, item in enumerate(islice(self.read(start), len(self) - start), start):
             self._given = batch + 1
             yield item
 
-    def _places(self, start: int) -> Iterator[Tensor]:
-        """Yields, from batch `start` on, where the things of each batch of this process are."""
+    def positions(self, start: int) -> Iterator[Tensor]:
+        """Yield the positions of the samples of each batch of this process, from `start` on."""
         plan = self.plan
         order = (
             permutation_of(self.size, plan.seed, self.epoch)
@@ -125,24 +132,24 @@ class EpochBatches(ABC, Generic[Item]):
     def batch_sampler(self) -> SimpleNamespace:
         """Where Lightning looks for `set_epoch`.
 
-        It also looks at `sampler`, but takes what has one for a DataLoader and asks for the rest.
+        It also looks at `sampler`, but takes an object that has one for a DataLoader.
         """
         return SimpleNamespace(sampler=self)
 
     def set_epoch(self, epoch: int) -> None:
-        """Chooses the epoch whose order the next iteration has.
+        """Choose the epoch of the next iteration.
 
-        The place that `load_state_dict` left holds in its own epoch only.
+        A position set by `load_state_dict` is valid in its own epoch only.
         """
         if epoch != self.epoch:
             self.epoch, self._start, self._given = epoch, 0, 0
 
     def state_dict(self) -> dict[str, int]:
-        """Returns the place in the data, and what it is a place in."""
+        """Return the position in the data, and what identifies the data."""
         return {"epoch": self.epoch, "batch": self._given, **self._identity()}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Makes the next iteration go on where the state was taken."""
+        """Let the next iteration continue where the state was taken."""
         for name, now in self._identity().items():
             if state[name] != now:
                 raise ValueError(

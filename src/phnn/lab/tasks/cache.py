@@ -1,9 +1,9 @@
-"""Where data that were decoded or made are kept."""
+"""The folder for data that were decoded or made."""
 
 import os
 from pathlib import Path
 
 
 def cache_folder() -> Path:
-    """Returns `$PHNN_CACHE`, or `~/.cache/phnn`."""
+    """Return `$PHNN_CACHE`, or `~/.cache/phnn`."""
     return Path(os.environ.get("PHNN_CACHE") or "~/.cache/phnn").expanduser()

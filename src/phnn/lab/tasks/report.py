@@ -7,62 +7,12 @@ yields the sections of the HTML page that only this task has, `figures` its pict
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
 
 from torch import nn
 
-from phnn.lab.drawing import Picture
-from phnn.lab.pages import Section
-
-
-class Run(Protocol):
-    """What a report reads of a run: the attributes of `phnn.lab.runs.Run`."""
-
-    @property
-    def family(self) -> str:
-        """The recipe."""
-
-    @property
-    def variant(self) -> str:
-        """The network."""
-
-    @property
-    def seed(self) -> int:
-        """The seed."""
-
-    @property
-    def folder(self) -> Path:
-        """The folder, which may be missing."""
-
-    @property
-    def recipe(self) -> dict[str, Any] | None:
-        """The recipe; None when the folder is missing."""
-
-    @property
-    def status(self) -> str:
-        """Either "finished", "failed" or "waiting"."""
-
-    @property
-    def error(self) -> str | None:
-        """What stopped the run."""
-
-    @property
-    def result(self) -> dict[str, Any] | None:
-        """The contents of result.json; None before the run has ended."""
-
-    @property
-    def name(self) -> str:
-        """The name of the run, for people."""
-
-    @property
-    def has_model(self) -> bool:
-        """Whether the trained network is in the folder."""
-
-    @property
-    def is_real(self) -> bool:
-        """Whether the network has no algebra."""
+from phnn.lab.runs import Run
 
 
 class DataMissingError(ValueError):
@@ -94,23 +44,20 @@ class Shelf(Protocol):
 
 
 Say = Callable[[str], None]  # is told what takes a while
-Sections = Callable[[Sequence[Run], Shelf, Say], Iterator[Section]]
-Figures = Callable[[Sequence[Run], Shelf, Say], Iterator[Picture]]
-R = TypeVar("R", bound=Run)
 
 
-def find_trained(runs: Sequence[R]) -> list[R]:
+def find_trained(runs: Sequence[Run]) -> list[Run]:
     """Return one finished run of each variant, the first with a saved network."""
-    first: dict[tuple[str, str], R | None] = {(run.family, run.variant): None for run in runs}
+    first: dict[tuple[str, str], Run | None] = {(run.family, run.variant): None for run in runs}
     for run in runs:
         if first[run.family, run.variant] is None and run.result is not None and run.has_model:
             first[run.family, run.variant] = run
     return [run for run in first.values() if run is not None]
 
 
-def group_families(runs: Iterable[R]) -> dict[str, list[R]]:
+def group_families(runs: Iterable[Run]) -> dict[str, list[Run]]:
     """Return the runs of each family, in the order in which the families appear."""
-    families: dict[str, list[R]] = {}
+    families: dict[str, list[Run]] = {}
     for run in runs:
         families.setdefault(run.family, []).append(run)
     return families

@@ -1,6 +1,27 @@
-"""The tasks that networks are trained for, told by what each is judged by."""
+"""A task: everything the lab knows about one kind of problem."""
 
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, NamedTuple
+
+Reference = str | Callable[..., Any]
+
+
+def resolve(reference: Reference) -> Callable[..., Any]:
+    """Return an object that may be given as "package.module:name", which is imported now.
+
+    Example:
+        >>> resolve("math:sqrt")(4)
+        2.0
+    """
+    if not isinstance(reference, str):
+        return reference
+    module, _, name = reference.partition(":")
+    found: Callable[..., Any] = getattr(import_module(module), name)
+    return found
 
 
 @dataclass(frozen=True)
@@ -10,9 +31,9 @@ class Score:
     Attributes:
         name: The result of a run has it as test_NAME.
         label: What people call it.
-        unit: Of the scaled number.
-        scale: What the number is multiplied by before people see it.
-        digits: Shown after the point.
+        unit: The unit of the scaled number.
+        scale: The factor that the number is multiplied by before people see it.
+        digits: The digits shown after the point.
         higher: Whether a higher number is better.
     """
 
@@ -24,49 +45,73 @@ class Score:
     higher: bool = True
 
     def show(self, value: float) -> str:
-        """Returns a number as people read it.
+        """Return a number as people read it.
 
         Args:
-            value: As the result of a run has it.
+            value: The number, as the result of a run has it.
 
         Example:
-            >>> TASKS["images"].primary.show(0.8208)
+            >>> Score("accuracy", "accuracy", "%", scale=100, digits=2).show(0.8208)
             'accuracy 82.08 %'
         """
         return f"{self.label} {self.scale * value:.{self.digits}f} {self.unit}".rstrip()
+
+
+class Answer(NamedTuple):
+    """What a network says about one input.
+
+    Attributes:
+        lines: What `phnn predict` prints.
+        rows: What it writes as CSV, in the order of `Task.columns`.
+        name: The name of the picture of this answer.
+        detail: What `Task.picture` draws.
+    """
+
+    lines: Sequence[str]
+    rows: Sequence[tuple[Any, ...]]
+    name: str = ""
+    detail: Any = None
 
 
 @dataclass(frozen=True)
 class Task:
     """What networks are trained for.
 
+    A reference is an object, or a string "package.module:name" that is imported when it is needed.
+    With strings, a mistake in a recipe is found before Lightning is imported.
+
     Attributes:
-        name: As recipes have it.
-        scores: What it is judged by, the most important first.
-        note: What one has to know to compare them with the paper's.
+        name: The name, as recipes have it.
+        scores: What networks are judged by, the most important first.
+        data: The class of the data, see `Data`. Its signature gives the options --data.NAME.
+        learner: The subclass of `Learner` that trains a network.
+        network_options: A function of the data, once read: the arguments of `create_model` that
+            follow from them.
+        check_network: A function of a network, built without memory, that raises a ValueError when
+            the task has no use for it.
+        predict: A generator function of (network, metadata, inputs) and options of its own that
+            yields an `Answer` for each input.
+        columns: The columns of the CSV file that `phnn predict` writes.
+        picture: A function that draws the detail of an answer as a figure.
+        sections: A function that yields the sections of a report that only this task has.
+        figures: A function that yields the figures that only this task has.
+        note: What readers of a table have to know to compare it with the paper.
     """
 
     name: str
     scores: tuple[Score, ...]
+    data: Reference
+    learner: Reference
+    network_options: Reference
+    check_network: Reference | None = None
+    predict: Reference | None = None
+    columns: tuple[str, ...] = ()
+    picture: Reference | None = None
+    sections: Reference | None = None
+    figures: Reference | None = None
     note: str = ""
 
     @property
     def primary(self) -> Score:
         """The score that networks are ranked by."""
         return self.scores[0]
-
-
-IMAGES = Task("images", (Score("accuracy", "accuracy", "%", 100, 2),))
-SOUND = Task(
-    "sound",
-    (
-        Score("f", "F-score"),
-        Score("er", "ER", higher=False),
-        Score("sed", "SED score", higher=False),
-        Score("precision", "P"),
-        Score("recall", "R"),
-    ),
-    note="Events are counted plainly; the counting behind the paper's scores takes frames without "
-    'a true or a found event twice, SoundEventScores(counting="authors").',
-)
-TASKS = {task.name: task for task in (IMAGES, SOUND)}

@@ -1,14 +1,14 @@
-r"""The learning tests of the paper: can a PH layer find the rule by which its data were made?
+r"""The learning tests of the paper: can a PH layer find the rule behind its data?
 
-The data are made by a hypercomplex convolution :math:`y = \sum_i A^*_i \otimes F^*_i * x` of random
-inputs with random filters, and a `PHConv2d` that learns its algebra is trained on them.
+A hypercomplex convolution :math:`y = \sum_i A^*_i \otimes F^*_i * x` of random inputs with random
+filters makes the data, and a `PHConv2d` that learns its algebra is trained on them.
 
-- With the true filters given, A is determined entry by entry, and must become :math:`A^*`.
-- With the filters learned, too, a change of basis can be exchanged between A and F, so H must
-  become :math:`H^*`, and the algebra must be recognised by `phnn.analysis`.
-- With pure quaternions, the real parts of the inputs and of the true filters are zero, while the
-  layer is given a real part that is not: it must learn :math:`A_0 = 0`. A real part of the inputs
-  that is always zero leaves the first column of every :math:`A_i` undetermined.
+- With the true filters given, the data determine each entry of A: it must become :math:`A^*`.
+- With learned filters, A and F can exchange a change of basis. So H must become :math:`H^*`, and
+  `phnn.analysis` must recognise the algebra.
+- With pure quaternions, the real parts of the inputs and of the true filters are zero. The layer
+  has a real part that is not zero: it must learn :math:`A_0 = 0`. As the real part of the inputs is
+  always zero, the data do not determine the first column of any :math:`A_i`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Problem:
 
     Attributes:
         algebra: The rule.
-        learns_filters: Whether the layer learns the filters, too, or is given the true ones.
+        learns_filters: Whether the layer also learns the filters, or is given the true ones.
         pure: Whether the real parts of the inputs and of the true filters are zero.
     """
 
@@ -55,19 +55,19 @@ class Problem:
 
     @property
     def learned(self) -> str:
-        """What the layer has to find: A, or A with the filters."""
+        """What the layer has to find: A, or A and the filters."""
         return "A, F" if self.learns_filters else "A"
 
     @property
     def determined(self) -> Tensor:
-        """Whether the data say anything about the entries of A in a column, (n,)."""
+        """Whether the data determine the entries of A in each column, (n,)."""
         columns = torch.ones(self.algebra.n, dtype=torch.bool)
         columns[0] = not self.pure
         return columns
 
     @property
     def truth(self) -> Tensor:
-        """The algebra behind the data, (n, n, n), zero where it is undetermined."""
+        """The algebra behind the data, (n, n, n), zero where it is not determined."""
         A = self.algebra.structure.float() * self.determined
         if self.pure:
             A[0] = 0
@@ -89,11 +89,11 @@ class Result:
 
     Attributes:
         problem: What it had to learn.
-        losses: At every step, the mean squared error over the mean square of the targets.
+        losses: The mean squared error over the mean square of the targets, at every step.
         A: The learned algebra, (n, n, n).
-        distance: With given filters, :math:`\lVert A - A^* \rVert_F` over the determined columns;
+        distance: With given filters :math:`\lVert A - A^* \rVert_F` over the determined columns,
             with learned ones :math:`\lVert H - H^* \rVert_F / \lVert H^* \rVert_F`.
-        nearest: The known algebra with the nearest span; None where A is not determined entirely.
+        nearest: The known algebra with the nearest span; None where A is not fully determined.
     """
 
     problem: Problem
@@ -104,7 +104,7 @@ class Result:
 
     @property
     def passed(self) -> bool:
-        """Whether the rule was found: a small distance, and the algebra is recognised."""
+        """Whether the rule was found: the distance is small, and the algebra is recognised."""
         recognised = self.nearest is None or (
             self.nearest.is_match and self.nearest.algebra == self.problem.algebra
         )
@@ -113,19 +113,19 @@ class Result:
 
 @one_thread()  # the convolutions are too small to share
 def solve(problem: Problem, steps: int = STEPS, seed: int = 0) -> Result:
-    """Trains a layer on one problem; the same arguments give the same result.
+    """Train a layer on one problem; the same arguments give the same result.
 
     Args:
         problem: What to learn.
-        steps: Of Adam, each with new data.
-        seed: Of filters, starting values and data.
+        steps: The steps of Adam, each with new data.
+        seed: The seed of filters, starting values and data.
 
     Example:
         >>> solve(Problem(algebra.complex), steps=3).passed
         False
     """
     if steps < 1:
-        raise ValueError(f"steps is at least 1, got steps={steps}")
+        raise ValueError(f"steps={steps} must be at least 1")
     n = problem.algebra.n
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(seed, n, problem.learns_filters, problem.pure))
@@ -146,7 +146,7 @@ def solve(problem: Problem, steps: int = STEPS, seed: int = 0) -> Result:
 
 
 def _make_layers(problem: Problem) -> tuple[PHConv2d, PHConv2d]:
-    """The layer that makes the data, and the one that learns from them."""
+    """Return the layer that makes the data, and the one that learns from them."""
     channels = WIDTH * problem.algebra.n
     teacher = PHConv2d(channels, channels, KERNEL, bias=False, algebra=problem.algebra)
     student = PHConv2d(channels, channels, KERNEL, bias=False, n=problem.algebra.n)

@@ -1,18 +1,9 @@
-"""Training on Lightning: one function that carries a recipe out, and continues where it stopped."""
+"""Training on Lightning: one recipe in, one run folder out."""
 
+from phnn.lab.runs import RunFolderError
+from phnn.lab.tasks.optimization import NonFiniteLossError
 from phnn.lab.training.build import check_recipe
-from phnn.lab.training.classifier import Classifier
-from phnn.lab.training.detector import Detector
-from phnn.lab.training.folder import RunFolderError
-from phnn.lab.training.learner import Learner, NonFiniteLossError
 from phnn.lab.training.run import train
+from phnn.lab.training.stopping import Stopped
 
-__all__ = [
-    "Classifier",
-    "Detector",
-    "Learner",
-    "NonFiniteLossError",
-    "RunFolderError",
-    "check_recipe",
-    "train",
-]
+__all__ = ["NonFiniteLossError", "RunFolderError", "Stopped", "check_recipe", "train"]

@@ -1,12 +1,13 @@
-"""From a recipe to what Lightning trains: the data, and a network with its task."""
+"""From a recipe to the data and the network that it trains."""
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -14,65 +15,71 @@ from phnn._names import check_choices
 from phnn.io import load
 from phnn.lab.recipe import Recipe
 from phnn.lab.seeds import derive_seed
-from phnn.lab.tasks.images import ImageData
-from phnn.lab.tasks.sound import SoundData
-from phnn.lab.training.classifier import Classifier
-from phnn.lab.training.detector import Detector
+from phnn.lab.tasks.data import Data
+from phnn.lab.tasks.registry import find_task
+from phnn.lab.tasks.task import resolve
 from phnn.models import Network, create_model
-from phnn.models.sednet import SEDnet
+
+if TYPE_CHECKING:
+    from phnn.lab.tasks.learner import Learner
 
 logger = logging.getLogger(__name__)
 
-Data = ImageData | SoundData
-DATA: dict[str, type[Data]] = {"images": ImageData, "sound": SoundData}
-LEARNERS: dict[str, type[Classifier | Detector]] = {"images": Classifier, "sound": Detector}
-# what a network may differ in from the one whose weights it begins with
+# what a network may differ in from the one whose weights it starts from
 _NEW_AT_START = {"num_classes", "init"}
 
 
 def check_recipe(recipe: Recipe) -> None:
-    """Raises an error for options of the network or the data that cannot work, before any work."""
-    check_choices("data option", recipe.data, inspect.signature(DATA[recipe.task]).parameters)
+    """Raise an error for options that cannot work, without reading data or importing Lightning."""
+    task = find_task(recipe.task)
+    data = resolve(task.data)
+    check_choices("data option", recipe.data, inspect.signature(data).parameters)
+    _make_data(recipe)
     if "name" not in recipe.model:
         raise ValueError("the recipe names no network; give --model.name, such as resnet20")
     with torch.device("meta"):
         model = create_model(**recipe.model)
-    if isinstance(model, SEDnet) != (recipe.task == "sound"):
-        raise ValueError(
-            f"the network {recipe.model['name']} is not for task={recipe.task}: sednet is for "
-            "sound, the others are for images"
-        )
+    if task.check_network is not None:
+        resolve(task.check_network)(model)
     if recipe.start is not None and not Path(recipe.start).exists():
         raise FileNotFoundError(f"there is no file {recipe.start} to start from")
+    package = recipe.trainer.logger
+    if package in ("wandb", "mlflow") and importlib.util.find_spec(package) is None:
+        raise ValueError(f"trainer.logger={package} needs a package: pip install {package}")
 
 
 def build_data(recipe: Recipe) -> Data:
-    """Returns the data of a recipe, read; their seed is the run's unless they have their own."""
-    data = DATA[recipe.task](**{"seed": recipe.seed, **recipe.data})
-    data.prepare_data()
+    """Return the data of a recipe, read."""
+    data = _make_data(recipe)
     data.setup()
     return data
 
 
-def build_learner(recipe: Recipe, data: Data) -> Classifier | Detector:
-    """Returns the network of a recipe with its task.
+def _make_data(recipe: Recipe) -> Data:
+    """Return the data, not read; their seed is that of the run unless they have their own."""
+    data: Data = resolve(find_task(recipe.task).data)(**{"seed": recipe.seed, **recipe.data})
+    return data
+
+
+def build_learner(recipe: Recipe, data: Data) -> Learner:
+    """Return the learner of a recipe, with a new network.
 
     Args:
         recipe: What to build.
-        data: Tell the number of channels and classes.
+        data: The data, from which options of the network follow.
     """
     torch.manual_seed(derive_seed(recipe.seed))
-    learner, metadata = LEARNERS[recipe.task], data.metadata()
-    sizes = {"in_channels": data.in_channels, "num_classes": data.num_classes}
-    model = create_model(**{**sizes, **learner.network_options(metadata), **recipe.model})
+    task = find_task(recipe.task)
+    model = create_model(**{**resolve(task.network_options)(data), **recipe.model})
     if recipe.start is not None:
-        model = _begin_from(recipe.start, model)
+        model = _start_from(recipe.start, model)
         _compare_seeds(recipe, model.phnn_metadata)  # type: ignore[arg-type]
-    return learner(model, recipe, metadata)
+    learner: Learner = resolve(task.learner)(model, recipe, data.metadata())
+    return learner
 
 
 def _compare_seeds(recipe: Recipe, saved: Mapping[str, Any]) -> None:
-    """Warns where a network may be tested on what it was trained on before."""
+    """Warn when a network may be tested on its own training data."""
     data = saved.get("data")
     if not isinstance(data, Mapping):
         return
@@ -80,8 +87,8 @@ def _compare_seeds(recipe: Recipe, saved: Mapping[str, Any]) -> None:
     now = recipe.data.get("seed", recipe.seed)
     if data.get("name") == recipe.data.get("name") and before not in (None, now):
         logger.warning(
-            "%s was trained with seed=%s, this run has seed=%s: where the test part is drawn by "
-            "the seed, it holds what the network knows already; give --data.seed %s to avoid it",
+            "%s was trained with seed=%s, this run has seed=%s: if the seed draws the test split, "
+            "it may hold images that the network was trained on; give --data.seed %s to avoid it",
             recipe.start,
             before,
             now,
@@ -89,8 +96,8 @@ def _compare_seeds(recipe: Recipe, saved: Mapping[str, Any]) -> None:
         )
 
 
-def _begin_from(start: str, model: Network) -> Network:
-    """Returns a saved network, with a new last layer when the classes are others."""
+def _start_from(start: str, model: Network) -> Network:
+    """Return a saved network, with a new last layer when the number of classes differs."""
     saved = load(start)
     assert isinstance(saved, Network)  # load builds networks of the zoo when it is given no model
     for key, value in model.config.items():

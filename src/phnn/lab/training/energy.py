@@ -13,11 +13,11 @@ PAPER_POWER = 300.0  # watts, the TDP of their Tesla V100
 
 
 class EnergyMeter:
-    """Measures energy and CO2 from `start` to `stop`.
+    """Measure energy and CO2 from `start` to `stop`.
 
     Args:
         wanted: True needs codecarbon, None uses it when it is installed, False measures nothing.
-        country: Three-letter code of the country whose electricity is used.
+        country: Three-letter code of the country, for the CO2 of its electricity.
     """
 
     def __init__(self, wanted: bool | None, country: str) -> None:
@@ -30,16 +30,16 @@ class EnergyMeter:
         self._tracker = _make_tracker(country) if installed and wanted is not False else None
 
     def start(self) -> None:
-        """Begins to measure."""
+        """Begin to measure."""
         if self._tracker is not None:
             self._tracker.start()
 
     def stop(self) -> dict[str, float | None]:
-        """Returns kWh and kg of CO2 since `start`; None where nothing was measured."""
+        """Return kWh and kg of CO2 since `start`; None where nothing was measured."""
         if self._tracker is None:
             return {"energy_kwh": None, "co2_kg": None}
         self._tracker.stop()
-        # codecarbon catches its own errors, and then has nothing to tell
+        # codecarbon catches its own errors, and then has no data
         data = getattr(self._tracker, "final_emissions_data", None)
         if data is None:
             logger.warning("codecarbon could not measure the energy; its log says why")
@@ -61,11 +61,11 @@ def _make_tracker(country: str) -> Any:
 
 
 def estimate_co2(seconds: float, power: float = PAPER_POWER) -> float:
-    """Returns the paper's estimate in kg: hours × power × 0.445 kg/kWh.
+    """Return the paper's estimate in kg: hours × power × 0.445 kg/kWh.
 
     Args:
-        seconds: Of computation.
-        power: Of the hardware in watts; by default the authors' Tesla V100.
+        seconds: The seconds of computation.
+        power: The power of the hardware in watts; by default that of the authors' Tesla V100.
 
     Example:
         >>> round(estimate_co2(2000 * 3600))

@@ -1,17 +1,20 @@
-"""Data sets for image classification."""
+"""Image classification."""
 
 from phnn.lab.tasks.batches import EpochBatches, Plan
 from phnn.lab.tasks.images.augment import AUGMENTATIONS, Normalize, augment, count_draws
 from phnn.lab.tasks.images.batches import Batch, Batches
-from phnn.lab.tasks.images.data import ImageSet, ImageSplits, load_images
-from phnn.lab.tasks.images.datamodule import ImageData
+from phnn.lab.tasks.images.data import ImageData
 from phnn.lab.tasks.images.decode import CorruptImageError, read_image
 from phnn.lab.tasks.images.digits import make_digits
+from phnn.lab.tasks.images.prediction import Prediction, classify
 from phnn.lab.tasks.images.preprocess import preprocess
+from phnn.lab.tasks.images.sets import ImageSet, ImageSplits, load_images
 from phnn.lab.tasks.images.stream import StreamBatches
+from phnn.lab.tasks.images.task import IMAGES
 
 __all__ = [
     "AUGMENTATIONS",
+    "IMAGES",
     "Batch",
     "Batches",
     "CorruptImageError",
@@ -21,8 +24,10 @@ __all__ = [
     "ImageSplits",
     "Normalize",
     "Plan",
+    "Prediction",
     "StreamBatches",
     "augment",
+    "classify",
     "count_draws",
     "load_images",
     "make_digits",

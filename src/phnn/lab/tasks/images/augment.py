@@ -1,7 +1,7 @@
-"""Augmentation and normalisation of whole batches, on the device where the batch is.
+"""Augmentation and normalisation of whole batches, on the device of the batch.
 
-The randomness is an argument: `draws` holds integers below `DRAW_LIMIT`, made by the loader from
-(seed, epoch, batch). So each function is pure, and the same on every device.
+The randomness is an argument: `draws` holds integers below `DRAW_LIMIT` that the loader makes from
+(seed, epoch, batch). Each function is pure, and gives the same result on every device.
 """
 
 import math
@@ -20,7 +20,7 @@ CROP_RATIO = (3 / 4, 4 / 3)
 
 
 def crop(images: Tensor, draws: Tensor) -> Tensor:
-    """Shifts each image by up to 4 pixels each way; what is uncovered is black.
+    """Shift each image by up to 4 pixels in each direction; uncovered pixels are black.
 
     Args:
         images: (B, C, height, width).
@@ -34,7 +34,7 @@ def crop(images: Tensor, draws: Tensor) -> Tensor:
 
 
 def flip(images: Tensor, draws: Tensor) -> Tensor:
-    """Mirrors each image left to right with probability 1/2.
+    """Mirror each image left to right with probability 1/2.
 
     Args:
         images: (B, C, height, width).
@@ -44,7 +44,7 @@ def flip(images: Tensor, draws: Tensor) -> Tensor:
 
 
 def resized_crop(images: Tensor, draws: Tensor) -> Tensor:
-    """Cuts a random piece out of each image and stretches it to the whole; returns floats.
+    """Cut a random piece out of each image and resize it to the whole, as floats.
 
     Args:
         images: (B, C, height, width).
@@ -84,35 +84,35 @@ AUGMENTATIONS = {
 
 
 def count_draws(names: Sequence[str]) -> int:
-    """Returns how many random numbers per image the named augmentations need.
+    """Return how many random numbers per image the named augmentations need.
 
     Raises:
-        ValueError: a name is unknown; the nearest is offered.
+        ValueError: A name is unknown. The message names the nearest.
     """
     check_choices("augmentation", names, AUGMENTATIONS)
     return sum(AUGMENTATIONS[name].draws for name in names)
 
 
 def augment(images: Tensor, draws: Tensor, names: Sequence[str]) -> Tensor:
-    """Applies the named augmentations one after the other.
+    """Apply the named augmentations one after the other.
 
     Args:
         images: (B, C, height, width).
         draws: (B, count_draws(names)).
-        names: keys of `AUGMENTATIONS`.
+        names: Keys of `AUGMENTATIONS`.
     """
     steps = [AUGMENTATIONS[name] for name in names]
-    for step, part in zip(steps, draws.split([step.draws for step in steps], dim=1), strict=True):
-        images = step.function(images, part)
+    for step, own in zip(steps, draws.split([step.draws for step in steps], dim=1), strict=True):
+        images = step.function(images, own)
     return images
 
 
 class Normalize(nn.Module):
-    """Maps pixel values 0..255 to (value / 255 - mean) / std, channel by channel, in float32.
+    """Map pixel values 0..255 to (value / 255 - mean) / std, channel by channel, in float32.
 
     Args:
-        mean: of each channel, of values in [0, 1].
-        std: likewise.
+        mean: The mean of each channel, of values in [0, 1].
+        std: The standard deviation of each channel.
     """
 
     mean: Tensor
@@ -125,5 +125,5 @@ class Normalize(nn.Module):
             self.register_buffer(name, 255 * column, persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Normalises (..., C, height, width)."""
+        """Normalise (..., C, height, width)."""
         return images.float().sub(self.mean).div(self.std)

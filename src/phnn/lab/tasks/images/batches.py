@@ -8,7 +8,7 @@ from torch import Tensor
 
 from phnn.lab.seeds import generator_of
 from phnn.lab.tasks.batches import EpochBatches, Plan
-from phnn.lab.tasks.images.data import ImageSet
+from phnn.lab.tasks.images.sets import ImageSet
 
 DRAW_LIMIT = 2**31  # draws are integers below this
 
@@ -19,7 +19,7 @@ class Batch(NamedTuple):
     Attributes:
         images: uint8 (B, 3, height, width).
         labels: int64 (B,).
-        draws: int64 (B, k), random numbers for the augmentation of each image; None for none.
+        draws: int64 (B, k), random numbers for the augmentation of each image, or None.
     """
 
     images: Tensor
@@ -28,10 +28,10 @@ class Batch(NamedTuple):
 
 
 class ImageBatches(EpochBatches[Batch]):
-    """What the loaders of images share: the draws."""
+    """A loader of images, with random numbers for their augmentation."""
 
     def _draw(self, batch: int, count: int) -> Tensor | None:
-        """Draws for the global batch, so that one process and several augment alike."""
+        """Draw for the global batch, so that one process and several augment alike."""
         plan = self.plan
         if not plan.draws:
             return None
@@ -42,11 +42,11 @@ class ImageBatches(EpochBatches[Batch]):
 
 
 class Batches(ImageBatches):
-    """Batches of a set in memory, each taken with one indexing operation.
+    """Take batches from a set in memory, each with one indexing operation.
 
     Args:
-        data: the images.
-        plan: how they are cut into batches.
+        data: The images.
+        plan: How they are cut into batches.
 
     Example:
         >>> from phnn.lab.tasks.images import make_digits
@@ -59,7 +59,8 @@ class Batches(ImageBatches):
         self.data = data
         super().__init__(len(data), plan)
 
-    def _read(self, start: int) -> Iterator[Batch]:
-        for batch, index in enumerate(self._places(start), start):
+    def read(self, start: int) -> Iterator[Batch]:
+        """Yield the batches of this process."""
+        for batch, index in enumerate(self.positions(start), start):
             draws = self._draw(batch, len(index))
             yield Batch(self.data.images[index], self.data.labels[index], draws)

@@ -1,4 +1,4 @@
-"""Decoded data sets kept on disk, so that they are decoded once."""
+"""Decoded data sets on disk, so that they are decoded once."""
 
 import hashlib
 import json
@@ -21,7 +21,7 @@ VERSION = 2  # part of every key; raise it when decoding changes
 
 @dataclass(frozen=True)
 class Stored:
-    """A decoded data set: images and labels of each part, and what was skipped."""
+    """A decoded data set: images and labels of each split, and the images that were skipped."""
 
     classes: tuple[str, ...]
     tensors: Mapping[str, tuple[Tensor, Tensor]]
@@ -31,12 +31,12 @@ class Stored:
 def cached_splits(
     source: Source, options: Mapping[str, object], decode: Callable[[Source], Stored]
 ) -> Stored:
-    """Reads a decoded data set from the cache, or decodes and caches it.
+    """Read a decoded data set from the cache, or decode and cache it.
 
     Args:
-        source: where the images come from.
-        options: whatever changes the result, as JSON.
-        decode: called with the source when the cache does not have it.
+        source: Where the images come from.
+        options: Whatever changes the result, as JSON.
+        decode: The function of the source that decodes it.
     """
     key = json.dumps([VERSION, source.fingerprint, dict(options)], sort_keys=True)
     path = cache_folder() / f"images-{hashlib.sha256(key.encode()).hexdigest()[:24]}.safetensors"
@@ -44,7 +44,7 @@ def cached_splits(
         try:
             return _read(path)
         except (SafetensorError, KeyError, ValueError) as error:
-            logger.warning("the cache file %s is damaged (%s) and is made anew", path, error)
+            logger.warning("the cache file %s is damaged (%s) and is made again", path, error)
     stored = decode(source)
     try:
         _write(path, stored)
@@ -56,8 +56,8 @@ def cached_splits(
 def _write(path: Path, stored: Stored) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     tensors = {
-        f"{part}.{kind}": tensor
-        for part, pair in stored.tensors.items()
+        f"{split}.{kind}": tensor
+        for split, pair in stored.tensors.items()
         for kind, tensor in zip(("images", "labels"), pair, strict=True)
     }
     write_tensors(path, tensors, {"classes": stored.classes, "skipped": stored.skipped})
@@ -66,9 +66,9 @@ def _write(path: Path, stored: Stored) -> None:
 def _read(path: Path) -> Stored:
     with safe_open(path, framework="pt") as file:
         header = json.loads((file.metadata() or {})["phnn"])
-        parts = sorted({key.rpartition(".")[0] for key in file.keys()})  # noqa: SIM118
+        splits = sorted({key.rpartition(".")[0] for key in file.keys()})  # noqa: SIM118
         tensors = {
-            part: (file.get_tensor(f"{part}.images"), file.get_tensor(f"{part}.labels"))
-            for part in parts
+            split: (file.get_tensor(f"{split}.images"), file.get_tensor(f"{split}.labels"))
+            for split in splits
         }
     return Stored(tuple(header["classes"]), tensors, tuple(header["skipped"]))

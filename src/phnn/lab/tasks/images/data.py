@@ -1,192 +1,182 @@
-"""Sets of images in memory, loaded by name."""
+"""The data of an image classification run."""
 
-import logging
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-import torch
 from torch import Tensor
 
-from phnn._names import suggest
-from phnn.lab.seeds import permutation_of
-from phnn.lab.tasks.images.cache import cached_splits
-from phnn.lab.tasks.images.decode import Corrupt, decode_rows
-from phnn.lab.tasks.images.sources import KNOWN, open_source
-
-logger = logging.getLogger(__name__)
-
-HELD_OUT = 0.1  # of the images become the test part of a source that has none
+from phnn.lab.tasks.batches import Plan
+from phnn.lab.tasks.data import Data
+from phnn.lab.tasks.images.augment import Normalize, augment, count_draws
+from phnn.lab.tasks.images.batches import Batch, ImageBatches
+from phnn.lab.tasks.images.decode import Corrupt, check_corrupt
+from phnn.lab.tasks.images.sets import check_name
+from phnn.lab.tasks.images.splits import Description, Splits, load_splits, stream_splits
 
 
-@dataclass(frozen=True)
-class ImageSet:
-    """Images with their labels.
+class ImageData(Data):
+    """Images for training, validation and test.
 
-    Attributes:
-        images: uint8 (N, 3, height, width).
-        labels: int64 (N,), indices into `classes`.
-        classes: the name of each class.
-        groups: int64 (N,) or None. Images of one group, such as two views of one object, never
-            fall on both sides of a split.
+    Sets that fit live in memory as uint8. Batches are normalised and augmented on the device. The
+    order of the images is a function of (seed, epoch), the augmentation of (seed, epoch, batch): a
+    run that was stopped and resumed sees what an unbroken run sees, and so do several processes
+    that share its batches.
+
+    Args:
+        name: "digits", "cifar10", "cifar100", "svhn", "imagenet" or a hub name; see `load_images`.
+        root: A local folder to read instead of the hub.
+        batch_size: Images per process per training step.
+        eval_batch_size: Images per process per evaluation step; batch_size by default.
+        augment: Names of augmentations for training: "crop", "flip", "resized_crop".
+        validation: The fraction of the training split that is used for validation, where the source
+            has no validation split of its own. With 0 there is no validation, and training uses
+            the whole split.
+        image_size: Crop to squares and resize to this side.
+        limit: Use only this many training images, the first of a random order.
+        corrupt: "raise" stops at an image that cannot be decoded, "skip" leaves it out.
+        seed: The seed of the splits, the order and the augmentation.
+        drop_last: Leave out the last training batch when it is not full.
+        streaming: Decode as needed instead of loading everything; by default for ImageNet alone.
+            Training then sees random pieces of 160 pixels and evaluation central squares of 224,
+            or both image_size.
     """
 
-    images: Tensor
-    labels: Tensor
-    classes: tuple[str, ...]
-    groups: Tensor | None = None
+    in_channels = 3
 
-    def __post_init__(self) -> None:
-        images, labels = self.images, self.labels
-        if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != 3:
-            raise ValueError(
-                f"images must be uint8 of shape (N, 3, height, width), "
-                f"not {images.dtype} of shape {tuple(images.shape)}"
-            )
-        if labels.dtype != torch.int64 or labels.shape != images.shape[:1]:
-            raise ValueError(
-                f"labels must be int64 of shape ({len(images)},), "
-                f"not {labels.dtype} of shape {tuple(labels.shape)}"
-            )
-        if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < len(self.classes):
-            raise ValueError(
-                f"labels must lie in 0..{len(self.classes) - 1} as there are {len(self.classes)} "
-                f"classes; found {int(labels.min())}..{int(labels.max())}"
-            )
+    def __init__(
+        self,
+        name: str = "digits",
+        root: str | Path | None = None,
+        batch_size: int = 128,
+        eval_batch_size: int | None = None,
+        augment: tuple[str, ...] = (),
+        validation: float = 0.1,
+        image_size: int | None = None,
+        limit: int | None = None,
+        corrupt: Corrupt = "raise",
+        seed: int = 0,
+        drop_last: bool = False,
+        streaming: bool | None = None,
+    ) -> None:
+        check_name(name, root)
+        check_corrupt(corrupt)
+        if not 0 <= validation < 1:
+            raise ValueError(f"validation={validation} must be a fraction: at least 0, less than 1")
+        for argument, value in (("limit", limit), ("image_size", image_size)):
+            if value is not None and value < 1:
+                raise ValueError(f"{argument}={value} must be at least 1, or None")
+        self._train_plan = Plan(
+            batch_size, seed, shuffle=True, draws=count_draws(augment), drop_last=drop_last
+        )
+        self._eval_plan = Plan(batch_size if eval_batch_size is None else eval_batch_size, seed)
+        if streaming is None:
+            streaming = name == "imagenet"
+        self._open: Callable[[], Splits] = partial(
+            stream_splits if streaming else load_splits,
+            name,
+            root,
+            validation=validation,
+            image_size=image_size,
+            limit=limit,
+            corrupt=corrupt,
+            seed=seed,
+        )
+        self.name = name
+        self.batch_size = batch_size
+        self.augment = tuple(augment)
+        self._opened: tuple[Splits, Description, Normalize] | None = None
 
-    def __len__(self) -> int:
-        return len(self.images)
+    def setup(self) -> None:
+        """Read the data, once."""
+        if self._opened is None:
+            splits = self._open()
+            self._open_as(splits, splits.description)
+
+    def _open_as(self, splits: Splits, description: Description) -> None:
+        self._opened = splits, description, Normalize(description.mean, description.std)
+
+    def standardize_as(self, metadata: Mapping[str, Any]) -> None:
+        """Use the mean and standard deviation of other data, on which a network was trained.
+
+        Args:
+            metadata: The metadata of the other data, or of the network.
+        """
+        mean, std = (tuple(metadata[name]) for name in ("mean", "std"))
+        self._open_as(self._splits, replace(self._description, mean=mean, std=std))
+
+    @property
+    def _splits(self) -> Splits:
+        return self._require_setup()[0]
+
+    @property
+    def _description(self) -> Description:
+        return self._require_setup()[1]
+
+    def _require_setup(self) -> tuple[Splits, Description, Normalize]:
+        if self._opened is None:
+            raise RuntimeError("the data have not been read; call setup() first")
+        return self._opened
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The name of each class."""
+        return self._description.classes
+
+    @property
+    def num_classes(self) -> int:
+        """The number of classes."""
+        return len(self.classes)
 
     @property
     def image_size(self) -> tuple[int, int]:
-        """Height and width of the images."""
-        return self.images.shape[2], self.images.shape[3]
+        """The height and width of the images in evaluation."""
+        return self._description.image_size
 
-    def take(self, index: Tensor) -> "ImageSet":
-        """Returns the images that `index`, a tensor of places or a mask, selects."""
-        groups = None if self.groups is None else self.groups[index]
-        return replace(self, images=self.images[index], labels=self.labels[index], groups=groups)
+    @property
+    def mean(self) -> tuple[float, ...]:
+        """The mean of each channel, of values in [0, 1], that is subtracted."""
+        return self._description.mean
 
-    def split(self, fraction: float, seed: int) -> tuple["ImageSet", "ImageSet"]:
-        """Splits off a random part, keeping groups together.
+    @property
+    def std(self) -> tuple[float, ...]:
+        """The standard deviation of each channel, of values in [0, 1], that is divided by."""
+        return self._description.std
+
+    def metadata(self) -> dict[str, Any]:
+        """Return what `preprocess` needs, as JSON can hold it; saved models have it."""
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in asdict(self._description).items()
+        }
+
+    def train_dataloader(self) -> ImageBatches:
+        """Return the training batches, in a new order each epoch."""
+        return self._splits.batches("train", self.share(self._train_plan))
+
+    def val_dataloader(self) -> ImageBatches | list[ImageBatches]:
+        """Return the validation batches; an empty list where there is no validation split."""
+        if "validation" not in self._splits.names:
+            return []
+        return self._splits.batches("validation", self.share(self._eval_plan))
+
+    def test_dataloader(self) -> ImageBatches:
+        """Return the test batches."""
+        return self._splits.batches("test", self.share(self._eval_plan))
+
+    def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> tuple[Tensor, Tensor]:
+        """Augment and normalise a batch on the device of the network.
 
         Args:
-            fraction: of the groups (of the images, where there are no groups) for the second part.
-            seed: the split is a function of it.
+            batch: The batch as its loader gave it.
+            dataloader_idx: Ignored; all splits are treated alike.
 
         Returns:
-            The rest and the part.
+            Images as float32 and labels.
         """
-        each = torch.arange(len(self), device=self.labels.device)
-        groups = each if self.groups is None else self.groups
-        members = groups.unique()
-        count = round(fraction * len(members))
-        if not 0 < count < len(members):
-            raise ValueError(
-                f"a fraction {fraction} of {len(members)} images leaves one part empty; "
-                "give a fraction that takes at least one and leaves at least one"
-            )
-        chosen = torch.isin(groups, members[permutation_of(len(members), seed)[:count]])
-        return self.take(~chosen), self.take(chosen)
-
-
-@dataclass(frozen=True)
-class ImageSplits:
-    """The parts of a data set.
-
-    Attributes:
-        train: what is learned from.
-        validation: what choices are made by; None where the source has no such part.
-        test: what is measured once, at the end.
-        skipped: the corrupt images that were left out, as "name: reason".
-    """
-
-    train: ImageSet
-    validation: ImageSet | None
-    test: ImageSet
-    skipped: tuple[str, ...] = ()
-
-
-def load_images(
-    name: str,
-    root: str | Path | None = None,
-    *,
-    image_size: int | None = None,
-    corrupt: Corrupt = "raise",
-    seed: int = 0,
-) -> ImageSplits:
-    """Loads a data set into memory.
-
-    Images are decoded once and kept as uint8 in `$PHNN_CACHE` (`~/.cache/phnn` by default), under
-    a key that changes with the source. Grey images are repeated into RGB, transparent ones laid on
-    white.
-
-    Args:
-        name: "digits" (made on the spot), "cifar10", "cifar100", "svhn", "imagenet" or a Hugging
-            Face hub name "owner/dataset"; with `root`, any name.
-        root: a local folder to read instead of the hub: parquet files, a saved Hugging Face
-            dataset, or one folder per class, directly or under train/, validation/ and test/.
-        image_size: crop the images to squares and resize them to this side. Without it all images
-            must have one size.
-        corrupt: "raise" stops at an image that cannot be decoded, "skip" leaves it out and says so.
-        seed: of the made digits, and of the split of a source without a test part.
-    """
-    if name == "digits" and root is None:
-        return _load_digits(image_size, seed)
-    check_name(name, root)
-    stored = cached_splits(
-        open_source(name, root),
-        options={"image_size": image_size, "corrupt": corrupt},
-        decode=lambda source: decode_rows(source, image_size, corrupt),
-    )
-    if stored.skipped:
-        logger.warning(
-            "%s: %d corrupt images left out, the first: %s",
-            name,
-            len(stored.skipped),
-            stored.skipped[0],
-        )
-    sets = {
-        split: ImageSet(images, labels, stored.classes)
-        for split, (images, labels) in stored.tensors.items()
-    }
-    return _assign_parts(name, sets, stored.skipped, seed)
-
-
-def check_name(name: str, root: str | Path | None) -> None:
-    """Raises a ValueError that offers the nearest names when nothing can be meant by `name`."""
-    names = ["digits", *KNOWN]
-    if root is not None or name in names or "/" in name:
-        return
-    raise ValueError(
-        f"unknown data set {name!r}; {suggest(name, names)}known are {', '.join(names)}. "
-        "Any other is given by its Hugging Face hub name 'owner/dataset' or by root=, a folder"
-    )
-
-
-def _load_digits(image_size: int | None, seed: int) -> ImageSplits:
-    from phnn.lab.tasks.images.digits import IMAGE_SIZE, make_digits
-
-    if image_size not in (None, IMAGE_SIZE):
-        raise ValueError(f"digits are made at {IMAGE_SIZE} pixels, image_size={image_size} is not")
-    return make_digits(seed)
-
-
-def _assign_parts(
-    name: str, sets: dict[str, ImageSet], skipped: tuple[str, ...], seed: int
-) -> ImageSplits:
-    train, validation, test = (sets.get(part) for part in ("train", "validation", "test"))
-    if train is None:
-        raise ValueError(f"{name} has no train part with labels, only {', '.join(sets) or 'none'}")
-    if test is None and validation is not None:
-        logger.warning("%s has no labelled test part: its validation part is the test part", name)
-        test, validation = validation, None
-    if test is None:
-        held = 100 * HELD_OUT
-        logger.warning("%s has no test part: %.0f %% of its images are held out", name, held)
-        train, test = train.split(HELD_OUT, seed)
-    if test.image_size != train.image_size:
-        raise ValueError(
-            f"{name}: train images are {train.image_size}, test images {test.image_size} "
-            "pixels; pass image_size= to resize them all"
-        )
-    return ImageSplits(train, validation, test, skipped)
+        images, labels, draws = batch
+        if draws is not None:
+            images = augment(images, draws, self.augment)
+        return self._require_setup()[2].to(images.device)(images), labels

@@ -25,17 +25,17 @@ class CorruptImageError(ValueError):
 
 
 def check_corrupt(corrupt: str) -> None:
-    """Raises a ValueError for an unknown way to treat corrupt images."""
+    """Raise a ValueError for an unknown treatment of corrupt images."""
     if corrupt not in get_args(Corrupt):
         raise ValueError(f"corrupt={corrupt!r} must be one of {', '.join(get_args(Corrupt))}")
 
 
 def read_image(content: bytes | str | Path, name: str | None = None) -> Image.Image:
-    """Decodes an image to RGB: grey is repeated, transparent is laid on white, EXIF turns applied.
+    """Decode an image to RGB: grey is repeated, transparent put on white, EXIF rotation applied.
 
     Args:
-        content: the encoded bytes, or the file.
-        name: what to call the image in the error; the file's name by default.
+        content: The encoded bytes, or the file.
+        name: What to call the image in an error; the file by default.
     """
     try:
         with Image.open(io.BytesIO(content) if isinstance(content, bytes) else content) as image:
@@ -48,12 +48,12 @@ def read_image(content: bytes | str | Path, name: str | None = None) -> Image.Im
 
 
 def read_or_skip(encoded: Encoded, corrupt: Corrupt, skipped: list[str]) -> Image.Image | None:
-    """Decodes an image to RGB; one that cannot be decoded raises, or is noted and gives None.
+    """Decode an image to RGB; one that cannot be decoded raises, or is noted and gives None.
 
     Args:
-        encoded: the image.
-        corrupt: which of the two.
-        skipped: where "name: reason" is noted.
+        encoded: The image.
+        corrupt: Whether to raise or to skip.
+        skipped: The list for "name: reason".
     """
     try:
         return read_image(encoded.content, encoded.name)
@@ -65,7 +65,7 @@ def read_or_skip(encoded: Encoded, corrupt: Corrupt, skipped: list[str]) -> Imag
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
-    """Converts an image of any mode to RGB."""
+    """Convert an image of any mode to RGB."""
     if image.mode == "RGB":
         image.load()
         return image
@@ -78,40 +78,40 @@ def to_rgb(image: Image.Image) -> Image.Image:
 
 
 def fit(image: Image.Image, size: tuple[int, int], crop: float = 1.0) -> Image.Image:
-    """Cuts the central part of the right shape out of an image and resizes it.
+    """Cut the central piece of the right shape out of an image and resize it.
 
     Args:
-        image: in RGB.
-        size: height and width of the result.
-        crop: how much of the largest such part to keep, along each side.
+        image: The image, in RGB.
+        size: The height and width of the result.
+        crop: How much of the largest such piece to keep, along each side.
     """
     height, width = size
     return ImageOps.fit(image, (width, height), Image.Resampling.BILINEAR, bleed=(1 - crop) / 2)
 
 
 def decode_rows(source: Source, image_size: int | None, corrupt: Corrupt) -> Stored:
-    """Decodes all parts of a source that have labels.
+    """Decode all splits of a source that have labels.
 
     Args:
-        source: where the images are.
-        image_size: crop and resize to this side; without it all images must have one size.
-        corrupt: raise on an image that cannot be decoded, or skip it.
+        source: Where the images are.
+        image_size: Crop and resize to this side; without it all images must have one size.
+        corrupt: Whether an image that cannot be decoded raises, or is skipped.
     """
     check_corrupt(corrupt)
     opened = source.open()
     tensors: dict[str, tuple[Tensor, Tensor]] = {}
     skipped: list[str] = []
-    for part, rows in opened.parts.items():
-        decoded = _decode_part(rows, image_size, corrupt, skipped)
+    for split, rows in opened.splits.items():
+        decoded = _decode_split(rows, image_size, corrupt, skipped)
         if decoded is not None:
-            tensors[part] = decoded
+            tensors[split] = decoded
     return Stored(opened.classes, tensors, tuple(skipped))
 
 
-def _decode_part(
+def _decode_split(
     rows: Rows, image_size: int | None, corrupt: Corrupt, skipped: list[str]
 ) -> tuple[Tensor, Tensor] | None:
-    """Returns images and labels, or None for a part without labels."""
+    """Return images and labels, or None for a split without labels."""
     pixels: Pixels | None = None
     labels: list[int] = []
     for encoded in rows:
@@ -127,7 +127,7 @@ def _decode_part(
         labels.append(encoded.label)
     if pixels is None:
         raise ValueError(f"none of the {len(rows)} images could be decoded: {skipped[-1:]}")
-    if set(labels) == {-1}:  # what hub data sets give in place of secret test labels
+    if set(labels) == {-1}:  # what hub data sets give instead of secret test labels
         return None
     images = torch.from_numpy(pixels[: len(labels)]).permute(0, 3, 1, 2).contiguous()
     return images, torch.tensor(labels, dtype=torch.int64)

@@ -1,8 +1,8 @@
 """The embedded data set: handwritten digits on coloured scenes, in the spirit of SVHN.
 
-The 1,797 digits of 8×8 grey values that come with scikit-learn are drawn into 32×32 colour images:
-at a random place, size, slant and colour, on a textured background, with pieces of other digits at
-the sides. Nothing is downloaded, and the same seed gives the same images.
+The 1,797 digits of 8×8 grey values that come with scikit-learn are drawn into 32×32 colour images,
+at a random position, size, slant and colour, on a textured background, with pieces of other digits
+at the sides. Nothing is downloaded, and the same seed gives the same images.
 """
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from phnn.lab.tasks.images.data import ImageSet, ImageSplits
+from phnn.lab.tasks.images.sets import ImageSet, ImageSplits
 
 IMAGE_SIZE = 32
 TRAIN_IMAGES = 8000
@@ -26,15 +26,15 @@ Array = npt.NDArray[np.float32]
 def make_digits(
     seed: int = 0, *, train: int = TRAIN_IMAGES, test: int = TEST_IMAGES
 ) -> ImageSplits:
-    """Makes the data set.
+    """Make the data set.
 
-    Training and test images are drawn from different handwritten digits; `groups` of each set says
-    from which, so that a validation part can be split off with the same care.
+    Training and test images are drawn from different handwritten digits. `groups` of each set says
+    from which, so that a validation split can be made with the same care.
 
     Args:
-        seed: everything random is a function of it.
-        train: the number of training images.
-        test: the number of test images.
+        seed: The seed of everything random.
+        train: The number of training images.
+        test: The number of test images.
 
     Example:
         >>> make_digits(train=10, test=5).train.images.shape
@@ -84,7 +84,7 @@ def _draw_set(
 
 
 def _draw_backgrounds(rng: np.random.Generator, paper: Array) -> Array:
-    """Draws blobs and ripples on flat colours (count, 3); returns (count, 3, size, size)."""
+    """Draw blobs and ripples on flat colours (count, 3), as (count, 3, size, size)."""
     count = len(paper)
     texture = _draw_texture(rng, count, 3, 0.13) + _draw_texture(rng, count, 12, 0.07)
     return paper[:, :, None, None] + texture
@@ -99,7 +99,7 @@ def _draw_texture(rng: np.random.Generator, count: int, cells: int, strength: fl
 
 
 def _pick_colours(rng: np.random.Generator, count: int) -> tuple[Array, Array]:
-    """Picks paper and ink, (count, 3) each: the first of some pairs with enough contrast.
+    """Pick paper and ink, (count, 3) each: the first of some pairs with enough contrast.
 
     Were light digits as frequent as dark ones, no pixel would say anything about the class by
     itself, and networks would linger at chance for their first thousand steps.
@@ -112,18 +112,18 @@ def _pick_colours(rng: np.random.Generator, count: int) -> tuple[Array, Array]:
     pick = np.where(readable.any(1), readable.argmax(1), np.abs(contrast).argmax(1))
     here = np.arange(count)
     is_dark = rng.uniform(size=count) < DARK_DIGITS
-    turned = (contrast[here, pick] < 0) != is_dark  # ink and paper change places
+    swapped = (contrast[here, pick] < 0) != is_dark  # exchange ink and paper
     picked: Array = pairs[here, pick]
-    picked[turned] = picked[turned, ::-1]
+    picked[swapped] = picked[swapped, ::-1]
     return picked[:, 0], picked[:, 1]
 
 
 def _draw_digits(rng: np.random.Generator, shapes: Array, side: int) -> Array:
-    """Draws each digit with its own place, size, slant and turn; returns coverage in [0, 1].
+    """Draw each digit with its own position, size, slant and turn, as coverage in [0, 1].
 
     Args:
-        rng: where the randomness comes from.
-        shapes: the digits, (count, 8, 8).
+        rng: The source of the randomness.
+        shapes: The digits, (count, 8, 8).
         side: 0 in the middle, -1 and 1 mostly outside the left and right edge.
     """
     count = len(shapes)
@@ -151,7 +151,7 @@ def _invert_placement(
     x: npt.NDArray[np.float64],
     y: npt.NDArray[np.float64],
 ) -> Array:
-    """Returns the affine maps (count, 2, 3) from image coordinates in [-1, 1] to the digit's."""
+    """Return the affine maps (count, 2, 3) from image coordinates in [-1, 1] to the digit's."""
     cos, sin = np.cos(turn), np.sin(turn)
     a, b = cos + slant * sin, slant * cos - sin
     c, d = sin, cos

@@ -1,4 +1,4 @@
-"""What is done to an image before a trained network sees it."""
+"""From an image to the input of a trained network."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,13 +17,13 @@ METADATA_KEYS = ("classes", "image_size", "crop", "mean", "std")
 def preprocess(
     images: Image.Image | Sequence[Image.Image] | Tensor, metadata: Mapping[str, Any]
 ) -> Tensor:
-    """Makes the input of a network from images, as its metadata says it was trained.
+    """Make the input of a network from images, as in its training.
 
     Args:
-        images: one PIL image or several, of any size and mode: they are made RGB, cut to the
-            central part of the trained shape and resized. Or a uint8 tensor (N, 3, height, width)
-            of the right size.
-        metadata: `ImageData.metadata()`, as it travels with a saved model.
+        images: One PIL image or several, of any size and mode: they are converted to RGB, cut to
+            the central piece of the trained shape and resized. Or a uint8 tensor (N, 3, height,
+            width) of the right size.
+        metadata: `ImageData.metadata()`, as a saved model has it.
 
     Returns:
         float32 (N, 3, height, width).

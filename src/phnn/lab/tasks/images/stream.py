@@ -1,4 +1,4 @@
-"""Batches of a data set too large for memory, decoded as they are needed."""
+"""Batches of a data set that is too large for memory."""
 
 import logging
 import math
@@ -32,22 +32,22 @@ CROP_RATIO = (3 / 4, 4 / 3)  # width by height: what ImageNet networks are train
 
 
 class StreamBatches(ImageBatches):
-    """Batches decoded by threads (Pillow decodes outside Python's lock) from rows read in order.
+    """Decode batches with threads, from rows that are read in order.
 
-    Every process reads all rows and decodes its own. A resumed epoch reads over the rows it has
-    had, without decoding them.
+    Pillow decodes outside Python's lock. Every process reads all rows and decodes its own. A
+    resumed epoch skips the rows that it has had, without decoding them.
 
     Args:
-        rows: the encoded images.
-        plan: how they are cut into batches.
-        image_size: the side of the images given.
-        random_crop: cut a random piece (training), or else the central square of side `crop`.
-        crop: of the shorter side.
-        corrupt: raise on an image that cannot be decoded, or skip it.
-        threads: that decode.
+        rows: The encoded images.
+        plan: How they are cut into batches.
+        image_size: The side of the images.
+        random_crop: Cut a random piece (training), or else the central square of side `crop`.
+        crop: The side of the central square, as a fraction of the shorter side.
+        corrupt: Whether an image that cannot be decoded raises, or is skipped.
+        threads: The number of threads that decode.
 
     Attributes:
-        skipped: the corrupt images that were left out so far, as "name: reason".
+        skipped: The corrupt images that were left out so far, as "name: reason".
     """
 
     def __init__(
@@ -71,7 +71,8 @@ class StreamBatches(ImageBatches):
         self.threads = threads
         self.skipped: list[str] = []
 
-    def _read(self, start: int) -> Iterator[Batch]:
+    def read(self, start: int) -> Iterator[Batch]:
+        """Yield the batches of this process."""
         for batch, (images, labels) in enumerate(self._decode_batches(start), start):
             yield Batch(images, labels, self._draw(batch, len(images)))
 
@@ -86,20 +87,20 @@ class StreamBatches(ImageBatches):
                 yield _collect(pending.popleft())
 
     def _shards(self, start: int) -> Iterator[list[tuple[Encoded, int]]]:
-        """Yields this process's rows of each batch, with their places in the epoch."""
+        """Yield this process's rows of each batch, with their positions in the epoch."""
         plan = self.plan
         rows = self.rows.shuffled(plan.seed, self.epoch) if plan.shuffle else self.rows
-        places = islice(enumerate(rows), start * plan.global_batch, None)
-        while block := list(islice(places, plan.global_batch)):
-            yield [(encoded, place) for place, encoded in block[plan.shard(len(block))]]
+        numbered = islice(enumerate(rows), start * plan.global_batch, None)
+        while block := list(islice(numbered, plan.global_batch)):
+            yield [(encoded, position) for position, encoded in block[plan.shard(len(block))]]
 
-    def _decode(self, encoded: Encoded, place: int) -> tuple[Tensor, int] | None:
+    def _decode(self, encoded: Encoded, position: int) -> tuple[Tensor, int] | None:
         image = read_or_skip(encoded, self.corrupt, self.skipped)
         if image is None:
             logger.warning("left out the corrupt image %s", self.skipped[-1])
             return None
         if self.random_crop:
-            image = _cut_piece(image, self.image_size, self.plan.seed, self.epoch, place)
+            image = _cut_piece(image, self.image_size, self.plan.seed, self.epoch, position)
         else:
             image = fit(image, (self.image_size, self.image_size), self.crop)
         return torch.from_numpy(np.array(image)).permute(2, 0, 1), encoded.label
@@ -114,7 +115,7 @@ def _collect(futures: list[Future[tuple[Tensor, int] | None]]) -> tuple[Tensor, 
 
 
 def _cut_piece(image: Image.Image, image_size: int, *key: int) -> Image.Image:
-    """Cuts a piece of random area, shape and place out of an image and resizes it to a square."""
+    """Cut a piece of random area, shape and position out of an image and resize it to a square."""
     rng = np.random.default_rng(derive_seed(*key))
     area = image.width * image.height * rng.uniform(*CROP_AREA)
     low, high = CROP_RATIO

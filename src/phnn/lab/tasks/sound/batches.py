@@ -20,8 +20,8 @@ class SoundBatch(NamedTuple):
     Attributes:
         spectrograms: (B, channels, bins, frames) as on disk.
         labels: uint8 (B, frames / 8, classes · overlaps).
-        mean: of each channel on disk, to be subtracted.
-        std: likewise, to be divided by.
+        mean: The mean of each channel on disk, to be subtracted.
+        std: The standard deviation of each channel on disk, to be divided by.
     """
 
     spectrograms: Tensor
@@ -32,14 +32,14 @@ class SoundBatch(NamedTuple):
 
 @dataclass(frozen=True)
 class SoundSet:
-    """Recordings of one part: features on disk, labels in memory.
+    """The recordings of one split: features on disk, labels in memory.
 
     Attributes:
-        features: of these recordings and others.
-        rows: which of the features these are.
+        features: The features of these recordings and others.
+        rows: Which of the features these are.
         labels: uint8 (rows, frames, classes · overlaps).
-        mean: of each channel.
-        std: likewise.
+        mean: The mean of each channel.
+        std: The standard deviation of each channel.
     """
 
     features: Features
@@ -53,12 +53,12 @@ class SoundSet:
 
 
 class SoundBatches(EpochBatches[SoundBatch]):
-    """Batches of segments of recordings; a thread reads each while the one before it is used.
+    """Read batches of segments; a thread reads the next one while a batch is used.
 
     Args:
-        data: the recordings.
-        plan: how their segments are cut into batches.
-        segment: label frames of a segment, a divisor of a recording's; all of them by default.
+        data: The recordings.
+        plan: How their segments are cut into batches.
+        segment: Label frames of a segment, a divisor of those of a recording; all by default.
     """
 
     things = "segments"
@@ -69,10 +69,11 @@ class SoundBatches(EpochBatches[SoundBatch]):
         self.segments = data.labels.shape[1] // self.segment  # of each recording
         super().__init__(len(data) * self.segments, plan)
 
-    def _read(self, start: int) -> Iterator[SoundBatch]:
+    def read(self, start: int) -> Iterator[SoundBatch]:
+        """Yield the batches of this process."""
         with ThreadPoolExecutor(1) as pool:
             ahead = None
-            for index in self._places(start):
+            for index in self.positions(start):
                 now, ahead = ahead, pool.submit(self._take, index)
                 if now is not None:
                     yield now.result()
@@ -83,8 +84,8 @@ class SoundBatches(EpochBatches[SoundBatch]):
         data = self.data
         scale = data.features.scale
         spectrograms, labels = [], []
-        for place in index.tolist():
-            row, number = divmod(place, self.segments)
+        for position in index.tolist():
+            row, number = divmod(position, self.segments)
             frames = slice(number * self.segment, (number + 1) * self.segment)
             wide = slice(POOLED * frames.start, POOLED * frames.stop)
             spectrograms.append(data.features.values[data.rows[row], :, :, wide])

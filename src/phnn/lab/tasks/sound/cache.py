@@ -1,4 +1,4 @@
-"""Spectrograms kept on disk and mapped into memory."""
+"""Spectrograms on disk, mapped into memory."""
 
 import hashlib
 import json
@@ -32,11 +32,11 @@ class Options:
     """What features depend on, besides the recordings.
 
     Attributes:
-        microphones: how many are used.
-        phase: whether phases are added.
-        order: of magnitudes and phases.
-        magnitudes: as they are, or their logarithms.
-        dtype: of the values on disk; float16 halves them, at three digits of precision.
+        microphones: How many microphones are used.
+        phase: Whether phases are added.
+        order: The order of magnitudes and phases.
+        magnitudes: Magnitudes as they are, or their logarithms.
+        dtype: The type on disk; float16 halves the size, at three digits of precision.
     """
 
     microphones: int
@@ -51,15 +51,15 @@ class Options:
             raise ValueError(f"dtype={self.dtype!r} must be one of {', '.join(get_args(Dtype))}")
 
     def phases(self, channels: int) -> list[bool]:
-        """Tells of each channel of features whether it holds phases.
+        """Tell for each channel of features whether it holds phases.
 
         Args:
-            channels: of each microphone.
+            channels: The channels of each microphone.
         """
         return find_phases(channels, self.microphones, self.phase, self.order)
 
     def scale(self, channels: int) -> Tensor:
-        """Returns what each channel is multiplied by on disk."""
+        """Return the factor of each channel on disk."""
         small = self.dtype == "float16" and self.magnitudes == "linear"
         factor = HALF_SCALE if small else 1.0
         return torch.tensor([1.0 if phase else factor for phase in self.phases(channels)])
@@ -72,9 +72,9 @@ class Features:
     Attributes:
         values: (recordings, channels, bins, frames), mapped into memory: `scale` times the true
             values.
-        scale: of each channel.
-        sums: float64 (recordings, channels, 2), of the true values and of their squares.
-        rows: which of the recordings could be read.
+        scale: The factor of each channel.
+        sums: float64 (recordings, channels, 2), the sums of the true values and their squares.
+        rows: Which of the recordings could be read.
     """
 
     values: npt.NDArray[Any]
@@ -90,17 +90,17 @@ def cached_features(
     cache: Path,
     skipped: Skipped,
 ) -> Features:
-    """Opens the features of recordings; computes those first which are not there.
+    """Open the features of recordings; compute the missing ones first.
 
-    A run that was stopped goes on where it was. Of several processes one computes, and the others
-    wait for it.
+    A computation that was stopped continues where it was. Of several processes, one computes and
+    the others wait for it.
 
     Args:
-        recordings: the files.
-        format: what all of them are.
-        options: what to compute of them.
-        cache: the folder that holds, or will, these features and others.
-        skipped: takes the recordings that cannot be read, or raises.
+        recordings: The files.
+        format: The format of all of them.
+        options: What to compute.
+        cache: The folder for these features and others.
+        skipped: Takes the recordings that cannot be read, or raises.
     """
     folder = cache / f"sound-{_make_key(recordings, options)}"
     if not (folder / INDEX).exists():
@@ -130,7 +130,7 @@ def _make_key(recordings: Sequence[Recording], options: Options) -> str:
     for recording in recordings:
         for path in recording.waves:
             stat = path.stat()
-            name = "/".join(path.parts[-3:])  # parts may have files of one name, size and time
+            name = "/".join(path.parts[-3:])  # splits may have files of one name, size and time
             digest.update(f"{name}\0{stat.st_size}\0{stat.st_mtime_ns}\0".encode())
     return digest.hexdigest()[:24]
 
@@ -138,7 +138,7 @@ def _make_key(recordings: Sequence[Recording], options: Options) -> str:
 def _compute(
     recordings: Sequence[Recording], format: Format, options: Options, folder: Path, broken: Broken
 ) -> None:
-    """Fills a folder; what it holds already, and is marked as done, is kept."""
+    """Compute the features that are not marked as done."""
     from tqdm import tqdm  # type: ignore[import-untyped]
 
     scale = options.scale(format.channels)
@@ -172,7 +172,7 @@ def _compute(
 
 
 def _open(path: Path, shape: tuple[int, ...], dtype: str) -> Any:
-    """Opens a file of numbers for writing; makes it, of zeros, if it is not there or is damaged."""
+    """Open a file of numbers for writing; make one of zeros if it is missing or damaged."""
     try:
         array = np.load(path, mmap_mode="r+")
         if array.shape == shape and array.dtype == dtype:
@@ -183,7 +183,7 @@ def _open(path: Path, shape: tuple[int, ...], dtype: str) -> Any:
     path.with_name("done.npy").unlink(missing_ok=True)
     needed = math.prod(shape) * np.dtype(dtype).itemsize
     free = shutil.disk_usage(path.parent).free
-    if needed > free:  # to write to a map on a full disk would end the process without a word
+    if needed > free:  # writing to a mapped file on a full disk ends the process silently
         raise OSError(
             f"the spectrograms need {needed / 1e9:.1f} GB, and {path.parent} has {free / 1e9:.1f} "
             "GB left; give another folder with cache=, or use dtype='float16'"

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-SETTINGS = "simulation.json"  # beside simulated recordings: what they were made by
+SETTINGS = "simulation.json"  # beside simulated recordings: how they were made
 
 # of L3DAS21
 CLASSES = (
@@ -25,7 +25,7 @@ CLASSES = (
 
 
 def find_classes(root: Path) -> tuple[str, ...]:
-    """Returns the classes that a simulation noted beside its recordings, or else L3DAS21's."""
+    """Return the classes that a simulation noted beside its recordings, or else L3DAS21's."""
     settings = root / SETTINGS
     if not settings.is_file():
         return CLASSES

@@ -1,4 +1,4 @@
-"""Short mono recordings of single sounds, kept apart for training and testing."""
+"""Short mono recordings of single sounds, separate for training and testing."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[np.float32]
-Part = Literal["train", "dev"]
-PARTS: tuple[Part, ...] = ("train", "dev")
+Split = Literal["train", "dev"]
+SPLITS: tuple[Split, ...] = ("train", "dev")
 Stereo = Literal["raise", "mix"]
 SUFFIXES = (".aif", ".aiff", ".flac", ".mp3", ".oga", ".ogg", ".wav")
 METADATA = "metadata.csv"
@@ -40,16 +40,16 @@ class Clips(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """A text that is another one for other clips."""
+        """A string that changes whenever the clips change."""
         ...
 
     @property
     def longest(self) -> tuple[str, float]:
-        """The name of the longest clip, and how many seconds it lasts."""
+        """The name of the longest clip, and its seconds."""
         ...
 
-    def draw(self, rng: np.random.Generator, part: Part, rate: int) -> Clip:
-        """Draws a class, and a clip of it that serves only this part."""
+    def draw(self, rng: np.random.Generator, split: Split, rate: int) -> Clip:
+        """Draw a class, and a clip of it that only this split has."""
         ...
 
 
@@ -58,15 +58,15 @@ class FolderClips:
     """Clips in files.
 
     Attributes:
-        root: the folder.
-        files: of each part and class, the names below the folder.
-        fingerprint: a text that is another one for other names or sizes.
-        longest: the name of the longest clip, and how many seconds it lasts.
-        stereo: whether the channels of a clip are averaged, or an error.
+        root: The folder.
+        files: The files of each split and class, relative to the folder.
+        fingerprint: A string that changes whenever names or sizes change.
+        longest: The name of the longest clip, and its seconds.
+        stereo: Whether the channels of a clip are averaged, or an error.
     """
 
     root: Path
-    files: Mapping[Part, Mapping[str, Sequence[str]]]
+    files: Mapping[Split, Mapping[str, Sequence[str]]]
     fingerprint: str
     longest: tuple[str, float]
     stereo: Stereo = "raise"
@@ -76,16 +76,16 @@ class FolderClips:
         """The names of the classes, sorted."""
         return tuple(self.files["train"])
 
-    def draw(self, rng: np.random.Generator, part: Part, rate: int) -> Clip:
-        """Draws a class, and a clip of it that serves only this part.
+    def draw(self, rng: np.random.Generator, split: Split, rate: int) -> Clip:
+        """Draw a class, and a clip of it that only this split has.
 
         Args:
-            rng: where the randomness comes from.
-            part: "train" or "dev".
-            rate: samples per second wanted.
+            rng: The source of the randomness.
+            split: "train" or "dev".
+            rate: Samples per second wanted.
         """
         label = self.classes[rng.integers(len(self.classes))]
-        names = self.files[part][label]
+        names = self.files[split][label]
         name = names[int(rng.integers(len(names)))]
         return Clip(name, label, read_clip(self.root / name, rate, self.stereo))
 
@@ -103,18 +103,18 @@ def open_clips(
     labels: str | None = None,
     stereo: Stereo = "raise",
 ) -> FolderClips:
-    """Finds the clips of a folder, and divides them among the parts.
+    """Find the clips of a folder, and divide them among the splits.
 
-    The folder has one folder of audio files for each class. It may have a file metadata.csv, with
-    the columns `file` (below the folder) and, if clips that belong together must stay together,
-    `fold`; then the clips are those which it lists. Without folds, one clip of five of each class
-    is for testing, chosen by a hash of its name.
+    The folder has one folder of audio files for each class. It may have a file metadata.csv that
+    lists the clips to use, with the columns `file` (relative to the folder) and, if clips that
+    belong together must stay together, `fold`. Without folds, one clip of five of each class is for
+    testing, chosen by a hash of its name.
 
     Args:
-        root: the folder.
-        folds: of the clips for testing, with commas between them; the last by default.
-        labels: the column of metadata.csv with the classes; the names of the folders by default.
-        stereo: whether a clip of several channels is an error, or averaged.
+        root: The folder.
+        folds: The folds for testing, separated by commas; the last by default.
+        labels: The column of metadata.csv with the classes; the names of the folders by default.
+        stereo: Whether a clip of several channels is an error, or averaged.
     """
     if not root.is_dir():
         raise FileNotFoundError(f"{root} is not a folder of clips")
@@ -127,23 +127,23 @@ def open_clips(
     seconds = {file.name: _measure(root / file.name, stereo) for file in files}
     longest = max(seconds, key=lambda name: seconds[name])
     sizes = [f"{file.name}\t{file.label}\t{(root / file.name).stat().st_size}" for file in files]
-    parts = _divide(files, folds, root)
+    splits = _divide(files, folds, root)
     return FolderClips(
         root=root,
-        files=parts,
-        fingerprint=_hash("\n".join([*sizes, repr(parts), stereo])),
+        files=splits,
+        fingerprint=_hash("\n".join([*sizes, repr(splits), stereo])),
         longest=(longest, seconds[longest]),
         stereo=stereo,
     )
 
 
 def read_clip(path: Path, rate: int, stereo: Stereo = "raise") -> Array:
-    """Reads a clip as one channel.
+    """Read a clip as one channel.
 
     Args:
-        path: the audio file.
-        rate: samples per second wanted; another rate is converted.
-        stereo: whether a clip of several channels is an error, or averaged.
+        path: The audio file.
+        rate: Samples per second wanted; another rate is converted.
+        stereo: Whether a clip of several channels is an error, or averaged.
     """
     import soundfile
 
@@ -162,12 +162,12 @@ def read_clip(path: Path, rate: int, stereo: Stereo = "raise") -> Array:
 
 
 def resample(samples: Array, rate: int, wanted: int) -> Array:
-    """Converts a signal to another rate.
+    """Convert a signal to another rate.
 
     Args:
-        samples: the signal.
-        rate: its samples per second.
-        wanted: those that it shall have.
+        samples: The signal.
+        rate: Its samples per second.
+        wanted: The samples per second wanted.
     """
     from scipy.signal import resample_poly
 
@@ -182,7 +182,7 @@ def _list_files(root: Path, labels: str | None) -> list[_File]:
     if (root / METADATA).exists():
         return _read_metadata(root, labels)
     if labels is not None:
-        raise ValueError(f"labels={labels!r} is a column of {root / METADATA}, which is not there")
+        raise ValueError(f"labels={labels!r} is a column of {root / METADATA}, which is missing")
     paths = (path for path in root.glob("*/*") if path.suffix.lower() in SUFFIXES)
     return [
         _File(path.relative_to(root).as_posix(), path.parent.name, None) for path in sorted(paths)
@@ -209,7 +209,7 @@ def _read_metadata(root: Path, labels: str | None) -> list[_File]:
 
 
 def _measure(path: Path, stereo: Stereo) -> float:
-    """Returns the seconds that a file says to last; one that cannot serve shows before the work."""
+    """Return the seconds of a file; one that cannot be used is found before the work."""
     import soundfile
 
     try:
@@ -226,13 +226,13 @@ def _check_channels(path: Path, channels: int, stereo: Stereo) -> None:
 
 
 def _order(fold: str) -> tuple[bool, int, str]:
-    """Numbers by their size, then names."""
+    """Order numbers by their size, then names."""
     return not fold.isdigit(), int(fold) if fold.isdigit() else 0, fold
 
 
 def _divide(
     files: Sequence[_File], folds: str | None, root: Path
-) -> dict[Part, dict[str, list[str]]]:
+) -> dict[Split, dict[str, list[str]]]:
     known = sorted({file.fold for file in files if file.fold is not None}, key=_order)
     if "" in known:
         raise ValueError(f"{root / METADATA} has rows without a fold; give every clip one")
@@ -246,23 +246,23 @@ def _divide(
     else:
         dev = _hold_out(files)
     labels = sorted({file.label for file in files})
-    parts: dict[Part, dict[str, list[str]]] = {
-        part: {
+    splits: dict[Split, dict[str, list[str]]] = {
+        split: {
             label: [
-                f.name for f in files if f.label == label and (f.name in dev) == (part == "dev")
+                f.name for f in files if f.label == label and (f.name in dev) == (split == "dev")
             ]
             for label in labels
         }
-        for part in PARTS
+        for split in SPLITS
     }
-    for part, members in parts.items():
+    for split, members in splits.items():
         for label, names in members.items():
             if not names:
                 raise ValueError(
-                    f"no clip of the class {label} is left for {part}; each class needs one for "
-                    f"{' and one for '.join(PARTS)}"
+                    f"no clip of the class {label} is left for {split}; each class needs one for "
+                    f"{' and one for '.join(SPLITS)}"
                 )
-    return parts
+    return splits
 
 
 def _hold_out(files: Sequence[_File]) -> set[str]:

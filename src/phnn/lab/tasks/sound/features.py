@@ -1,4 +1,4 @@
-"""From samples to what a network is given."""
+"""From samples to the input of a network."""
 
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
@@ -17,10 +17,10 @@ METADATA_KEYS = ("rate", "microphones", "channels", "phase", "order", "magnitude
 
 
 def count_hop(rate: int) -> int:
-    """Returns the samples from frame to frame, of which eight make a tenth of a second.
+    """Return the samples from frame to frame; eight frames make a tenth of a second.
 
     Args:
-        rate: samples per second, 32,000 in the paper.
+        rate: Samples per second, 32,000 in the paper.
     """
     hop, rest = divmod(rate, FRAMES_PER_SECOND * POOLED)
     if rest or not 0 < hop <= WINDOW:
@@ -33,7 +33,7 @@ def count_hop(rate: int) -> int:
 
 
 def check_magnitudes(magnitudes: str) -> None:
-    """Raises a ValueError for an unknown kind of magnitudes."""
+    """Raise a ValueError for an unknown kind of magnitudes."""
     if magnitudes not in get_args(Magnitudes):
         known = ", ".join(get_args(Magnitudes))
         raise ValueError(f"magnitudes={magnitudes!r} must be one of {known}")
@@ -48,15 +48,15 @@ def extract(
     magnitudes: Magnitudes,
     microphones: int,
 ) -> Tensor:
-    """Returns the spectrogram of whole tenths of a second; silence is added to fill the last.
+    """Return the spectrogram of whole tenths of a second; silence is added to the last.
 
     Args:
         wave: (..., channels, samples).
-        rate: samples per second.
-        phase: add the phases.
-        order: of magnitudes and phases; see `spectrogram`.
+        rate: Samples per second.
+        phase: Whether to add the phases.
+        order: The order of magnitudes and phases; see `spectrogram`.
         magnitudes: "linear", or "log" for their logarithms.
-        microphones: how many the channels are of.
+        microphones: The number of microphones.
     """
     hop = count_hop(rate)
     missing = -wave.shape[-1] % (hop * POOLED)
@@ -72,28 +72,28 @@ def extract(
 
 
 def restore_magnitudes(features: Tensor, magnitudes: Magnitudes) -> Tensor:
-    """Returns the magnitudes that channels of features, without phases, were made of."""
+    """Return the magnitudes behind channels of features without phases."""
     return features.exp().sub_(FLOOR).clamp_(min=0) if magnitudes == "log" else features
 
 
 def standardize(spectrograms: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-    """Returns (spectrograms − mean) / std as float32.
+    """Return (spectrograms − mean) / std as float32.
 
     Args:
         spectrograms: (..., channels, bins, frames).
-        mean: of each channel.
-        std: likewise.
+        mean: The mean of each channel.
+        std: The standard deviation of each channel.
     """
     return (spectrograms.float() - mean[:, None, None]).div_(std[:, None, None])
 
 
 def preprocess(wave: Tensor, metadata: Mapping[str, Any]) -> Tensor:
-    """Makes the input of a network from samples, as its metadata says it was trained.
+    """Make the input of a network from samples, as in its training.
 
     Args:
         wave: (channels, samples) or (batch, channels, samples) at the trained rate, of any length:
-            silence is added until it is whole tenths of a second. `read_wave` reads them.
-        metadata: `SoundData.metadata()`, as it travels with a saved model.
+            silence is added up to a whole tenth of a second. `read_wave` reads them.
+        metadata: `SoundData.metadata()`, as a saved model has it.
 
     Returns:
         float32 (batch, channels, bins, frames); the batch is 1 where `wave` has none.

@@ -1,4 +1,4 @@
-"""Which sounds are active in each tenth of a second."""
+"""The sounds that are active in each tenth of a second."""
 
 import csv
 import math
@@ -20,7 +20,7 @@ COLUMNS = ("Start", "End", "Class")
 
 
 class Event(NamedTuple):
-    """A sound in a recording: seconds from its beginning, and the class."""
+    """A sound in a recording: its start and end in seconds, and its class."""
 
     start: float
     end: float
@@ -28,7 +28,7 @@ class Event(NamedTuple):
 
 
 def read_events(path: Path) -> list[Event]:
-    """Reads a label file: comma-separated, with columns Start, End and Class among others."""
+    """Read a label file: comma-separated, with columns Start, End and Class among others."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = csv.DictReader(file, skipinitialspace=True)
@@ -61,18 +61,18 @@ def _read_event(path: Path, line: int, row: dict[str, str | None]) -> Event:
 
 
 def check_rule(rule: str) -> None:
-    """Raises a ValueError for an unknown rule."""
+    """Raise a ValueError for an unknown rule."""
     if rule not in get_args(Rule):
         raise ValueError(f"rule={rule!r} must be one of {', '.join(get_args(Rule))}")
 
 
 def find_frames(start: float, end: float, seconds: float, rule: Rule) -> range:
-    """Returns the frames of 0.1 s in which an event is active.
+    """Return the frames of 0.1 s in which an event is active.
 
     Args:
-        start: seconds from the beginning of the recording.
-        end: likewise; what lies beyond the recording is cut.
-        seconds: length of the recording.
+        start: The start in seconds.
+        end: The end in seconds; what lies beyond the recording is cut.
+        seconds: The length of the recording.
         rule: "reference" is the challenge's: times are rounded to 0.1 s, frame = ⌊t · (frames − 1)
             / seconds⌋, and the last one counts. "plain": times are rounded to frames, the last one
             does not count, and every event has at least one.
@@ -98,39 +98,39 @@ def make_labels(
     overlaps: int = 3,
     rule: Rule = "reference",
 ) -> npt.NDArray[np.uint8]:
-    """Returns 1 where a sound is active, 0 elsewhere: (frames, classes · overlaps).
+    """Return 1 where a sound is active, 0 elsewhere: (frames, classes · overlaps).
 
-    Column `class · overlaps + slot`: an event takes, in each frame, the slot whose number is that
-    of the events of its class that are there already.
+    Each class has `overlaps` tracks, in the columns `class · overlaps + track`. In each frame, an
+    event takes the first free track of its class.
 
     Args:
-        events: in the order of their file.
-        seconds: length of the recording.
-        classes: the names that events may have.
-        overlaps: how many events of a class may be active at once.
-        rule: which frames an event is in; see `find_frames`.
+        events: The events, in the order of their file.
+        seconds: The length of the recording.
+        classes: The names that events may have.
+        overlaps: How many events of a class may be active at once.
+        rule: Which frames an event is in; see `find_frames`.
     """
     check_rule(rule)
-    places = {name: place for place, name in enumerate(classes)}
+    numbers = {name: number for number, name in enumerate(classes)}
     frames = round(seconds * FRAMES_PER_SECOND)
-    counts = np.zeros((frames, len(places)), np.int64)
+    counts = np.zeros((frames, len(numbers)), np.int64)
     for event in events:
-        if event.label not in places:
+        if event.label not in numbers:
             raise BrokenRecordingError(
-                f"unknown class {event.label!r}; {suggest(event.label, places)}"
-                f"the classes are {', '.join(places)}"
+                f"unknown class {event.label!r}; {suggest(event.label, numbers)}"
+                f"the classes are {', '.join(numbers)}"
             )
         if event.start >= seconds:
             raise BrokenRecordingError(
                 f"{event.label} starts at {event.start} s, the recording ends at {seconds} s"
             )
         active = find_frames(event.start, event.end, seconds, rule)
-        counts[active.start : active.stop, places[event.label]] += 1
+        counts[active.start : active.stop, numbers[event.label]] += 1
     if (counts > overlaps).any():
-        frame, place = np.argwhere(counts > overlaps)[0]
+        frame, number = np.argwhere(counts > overlaps)[0]
         raise BrokenRecordingError(
-            f"{counts[frame, place]} events of {classes[place]} at once, in the frame at "
+            f"{counts[frame, number]} events of {classes[number]} at once, in the frame at "
             f"{frame / FRAMES_PER_SECOND:.1f} s, are more than overlaps={overlaps}"
         )
-    slots = np.arange(overlaps) < counts[:, :, None]
-    return slots.reshape(frames, -1).astype(np.uint8)
+    tracks = np.arange(overlaps) < counts[:, :, None]
+    return tracks.reshape(frames, -1).astype(np.uint8)

@@ -1,4 +1,4 @@
-"""How well sound events were detected."""
+"""The scores of sound event detection."""
 
 from typing import Any, Literal, get_args
 
@@ -10,10 +10,10 @@ Counting = Literal["plain", "authors"]
 
 
 class SoundEventScores(Metric):
-    """F score, error rate and SED score of the paper, on totals over all frames.
+    """Measure the paper's F score, error rate and SED score, on totals over all frames.
 
-    In each frame and class, `t` events are true and `p` are predicted; which of the class's slots
-    they are in does not matter. A slot is active when its probability is above `threshold`, not at
+    In each frame and class, `t` events are true and `p` are predicted; which tracks of the class
+    they are in does not matter. A track is active when its probability is above `threshold`, not at
     it. "plain" counts TP = min(t, p), FP = max(0, p − t), FN = max(0, t − p). With the totals
 
         precision = TP / (TP + FP),  recall = TP / (TP + FN),  f = 2 TP / (2 TP + FP + FN),
@@ -23,16 +23,16 @@ class SoundEventScores(Metric):
     are found if one is predicted, TP = Σ t [p > 0], and with T = Σ t and P = Σ p of a frame
     FP = P − TP, which may be negative, FN = T − TP; FP counts twice where T = 0, FN where P = 0.
 
-    Where nothing was predicted precision is 0, and where nothing was true recall is 0; so is f
-    where both. Where nothing was true er = FP.
+    Where nothing was predicted, precision is 0. Where nothing was true, recall is 0 and er = FP.
+    Where neither was, f is 0.
 
     Args:
         counting: "plain" or "authors".
-        overlaps: slots of each class.
-        threshold: above which a slot is active.
+        overlaps: The tracks of each class.
+        threshold: The probability above which a track is active.
 
     Shape:
-        outputs and targets (batch, frames, classes · overlaps), column class · overlaps + slot.
+        outputs and targets (batch, frames, classes · overlaps), column class · overlaps + track.
 
     Example:
         >>> scores = SoundEventScores(overlaps=1)
@@ -70,7 +70,7 @@ class SoundEventScores(Metric):
             self.add_state(name, torch.tensor(0, dtype=torch.int64), dist_reduce_fx="sum")
 
     def update(self, outputs: Tensor, targets: Tensor) -> None:
-        """Counts a batch.
+        """Count a batch.
 
         Args:
             outputs: probabilities.
@@ -90,12 +90,12 @@ class SoundEventScores(Metric):
         self.false_negatives += missed
 
     def _count(self, active: Tensor) -> Tensor:
-        """Returns the number of active slots, (batch, frames, classes)."""
+        """Return the number of active tracks, (batch, frames, classes)."""
         counts: Tensor = active.unflatten(-1, (-1, self.overlaps)).sum(-1)
         return counts
 
     def compute(self) -> dict[str, Tensor]:
-        """Returns f, er, sed, precision and recall of what has been counted."""
+        """Return f, er, sed, precision and recall of what has been counted."""
         found = self.true_positives.cpu().double()
         wrong = self.false_positives.cpu().double()
         missed = self.false_negatives.cpu().double()
@@ -112,13 +112,13 @@ class SoundEventScores(Metric):
 
 
 def count_plainly(true: Tensor, predicted: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns TP, FP and FN of numbers of events (..., frames, classes)."""
+    """Return TP, FP and FN of numbers of events (..., frames, classes)."""
     found = torch.minimum(true, predicted).sum()
     return found, predicted.sum() - found, true.sum() - found
 
 
 def count_as_authors(true: Tensor, predicted: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns TP, FP and FN as the paper's published code counts them."""
+    """Return TP, FP and FN as the paper's published code counts them."""
     found = (true * (predicted > 0)).sum(-1)
     total, claimed = true.sum(-1), predicted.sum(-1)
     wrong = (claimed - found) * (1 + (total == 0).long())

@@ -1,4 +1,4 @@
-"""Recordings on disk, in the layout of L3DAS21."""
+"""Recordings on disk, in the folders of L3DAS21."""
 
 import re
 from collections import Counter
@@ -16,7 +16,7 @@ from phnn._names import suggest
 Broken = Literal["raise", "skip"]
 
 MICROPHONES = ("A", "B")
-FOLDERS = {"train": ("train",), "test": ("dev", "test")}  # the first that is there is the part
+FOLDERS = {"train": ("train",), "test": ("dev", "test")}  # the first that exists is the split
 
 
 class BrokenRecordingError(ValueError):
@@ -28,9 +28,9 @@ class Recording:
     """A scene: a file for each microphone, and one for its labels.
 
     Attributes:
-        name: what to call it.
-        waves: of microphone A, and of B where two are used.
-        labels: the label file.
+        name: What to call it.
+        waves: The file of microphone A, and of B where two are used.
+        labels: The label file.
     """
 
     name: str
@@ -42,9 +42,9 @@ class Format(NamedTuple):
     """What all recordings of a set have in common.
 
     Attributes:
-        samples: of each channel.
-        rate: samples per second.
-        channels: of each microphone.
+        samples: The samples of each channel.
+        rate: Samples per second.
+        channels: The channels of each microphone.
     """
 
     samples: int
@@ -57,19 +57,19 @@ class Format(NamedTuple):
 
 
 def check_broken(broken: str) -> None:
-    """Raises a ValueError for an unknown way to treat broken recordings."""
+    """Raise a ValueError for an unknown treatment of broken recordings."""
     if broken not in get_args(Broken):
         raise ValueError(f"broken={broken!r} must be one of {', '.join(get_args(Broken))}")
 
 
 class Skipped:
-    """What happens to recordings that cannot be used: as a context, it catches their errors.
+    """A context that raises or collects the errors of recordings that cannot be used.
 
     Args:
         mode: "raise" lets errors pass, "skip" notes them.
 
     Attributes:
-        reasons: the messages of the errors that were caught.
+        reasons: The messages of the errors that were caught.
     """
 
     def __init__(self, mode: Broken) -> None:
@@ -78,7 +78,7 @@ class Skipped:
         self.reasons: list[str] = []
 
     def add(self, reason: str) -> None:
-        """Notes a recording that cannot be used, or raises."""
+        """Note a recording that cannot be used, or raise."""
         with self:
             raise BrokenRecordingError(reason)
 
@@ -101,24 +101,24 @@ class Skipped:
         return True
 
 
-def find_parts(root: str | Path, microphones: int) -> dict[str, list[Recording]]:
-    """Lists the recordings of the train and of the test part.
+def find_splits(root: str | Path, microphones: int) -> dict[str, list[Recording]]:
+    """List the recordings of the train and of the test split.
 
-    `root` holds a folder called train, or whose name ends in _train, and one called dev, or test;
-    in each, data/ has NAME_A.wav and NAME_B.wav, or NAME.wav where there is one microphone, and
+    `root` holds a folder called train, or whose name ends in _train, and one called dev or test. In
+    each, data/ has NAME_A.wav and NAME_B.wav, or NAME.wav where there is one microphone, and
     labels/ has label_NAME.csv or NAME.csv.
 
     Args:
-        root: the folder.
-        microphones: how many to use, 1 or 2.
+        root: The folder.
+        microphones: How many to use, 1 or 2.
     """
     folder = Path(root).expanduser()
     if not folder.is_dir():
         near = suggest(folder.name, (p.name for p in folder.parent.glob("*") if p.is_dir()))
         raise FileNotFoundError(f"root={str(root)!r} is not a folder; {near}give one")
     return {
-        part: _list_recordings(_find_folder(folder, names), microphones)
-        for part, names in FOLDERS.items()
+        split: _list_recordings(_find_folder(folder, names), microphones)
+        for split, names in FOLDERS.items()
     }
 
 
@@ -127,7 +127,7 @@ def _find_folder(root: Path, names: Sequence[str]) -> Path:
         found = [p for p in sorted(root.iterdir()) if re.fullmatch(f"(.*_)?{name}", p.name)]
         found = [p for p in found if (p / "data").is_dir()]
         if len(found) > 1:
-            raise ValueError(f"{found[0]} and {found[1]} are both the {name} part; keep one")
+            raise ValueError(f"{found[0]} and {found[1]} are both the {name} split; keep one")
         if found:
             return found[0]
     raise FileNotFoundError(
@@ -161,13 +161,13 @@ def _list_recordings(folder: Path, microphones: int) -> list[Recording]:
 
 
 def find_labels(folder: Path, name: str) -> Path:
-    """Returns where the label file of a recording is, or would be."""
+    """Return the label file of a recording, which need not exist."""
     plain = folder / f"{name}.csv"
     return plain if plain.exists() else folder / f"label_{name}.csv"
 
 
 def read_format(waves: Iterable[Path]) -> Format:
-    """Reads the headers of a recording's files, which must agree."""
+    """Read the headers of a recording's files, which must agree."""
     import soundfile
 
     formats: dict[Path, Format] = {}
@@ -188,11 +188,11 @@ def read_format(waves: Iterable[Path]) -> Format:
 def select_usable(
     recordings: Sequence[Recording], skipped: Skipped
 ) -> tuple[list[Recording], Format]:
-    """Reads all headers, and leaves out what is not as most recordings are.
+    """Read all headers, and leave out recordings that differ from most others.
 
     Args:
-        recordings: the files of a part.
-        skipped: takes those that are left out, or raises.
+        recordings: The files of a split.
+        skipped: Takes those that are left out, or raises.
     """
     formats: dict[Recording, Format] = {}
     for recording in recordings:
@@ -215,11 +215,11 @@ def select_usable(
 
 
 def read_wave(waves: Sequence[str | Path], expected: Format | None = None) -> Tensor:
-    """Reads the samples of a recording's files, one microphone after the other.
+    """Read the samples of a recording's files, one microphone after the other.
 
     Args:
-        waves: a file for each microphone.
-        expected: what the recording must be, as its header says.
+        waves: A file for each microphone.
+        expected: The format that the header promises.
 
     Returns:
         float32 (channels, samples), of full scale 1.

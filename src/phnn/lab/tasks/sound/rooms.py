@@ -1,7 +1,7 @@
 """The acoustics of an office with two ambisonics microphones, as that of L3DAS21.
 
-The room is a box of 6 × 5 × 3 m. Places are (x, y, z) in metres from microphone A, which stands in
-the middle; microphone B stands 20 cm from it along the width, at y = 0.2. Each microphone has four
+The room is a box of 6 × 5 × 3 m. Positions are (x, y, z) in metres from microphone A, in the middle
+of the room. Microphone B is 20 cm from it along the width, at y = 0.2. Each microphone has four
 capsules in one point: W hears all directions alike, Y, Z and X are figures of eight along their
 axes. Their order and gains are those of AmbiX: ACN (W, Y, Z, X) and SN3D, so that a plane wave from
 the unit vector (x, y, z) is heard as (1, y, z, x).
@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[np.float32]
-Place = tuple[float, float, float]
+Position = tuple[float, float, float]
 
 ROOM = (6.0, 5.0, 3.0)
-MICROPHONES: tuple[Place, ...] = ((0.0, 0.0, 0.0), (0.0, 0.2, 0.0))
+MICROPHONES: tuple[Position, ...] = ((0.0, 0.0, 0.0), (0.0, 0.2, 0.0))
 AXES = ((0.0, 1.0, 0.0), (0.0, 0.0, 1.0), (1.0, 0.0, 0.0))  # of Y, Z and X
 CHANNELS = len(MICROPHONES) * (1 + len(AXES))
 GRID = (
@@ -31,11 +31,11 @@ INAUDIBLE = 35.0  # decibels that walls have taken from a sound that may be left
 CACHED = 256  # responses of about 0.3 MB
 
 
-def draw_place(rng: np.random.Generator) -> Place:
-    """Draws a place of the data set's grid that is not too close to a microphone.
+def draw_position(rng: np.random.Generator) -> Position:
+    """Draw a position of the data set's grid that is not too close to a microphone.
 
     Args:
-        rng: where the randomness comes from.
+        rng: The source of the randomness.
     """
     while True:
         x, y, z = (float(rng.choice(steps)) for steps in GRID)
@@ -44,27 +44,27 @@ def draw_place(rng: np.random.Generator) -> Place:
 
 
 def check_reverberation(rt60: float, reflections: int) -> None:
-    """Raises a ValueError for a reverberation that the room cannot have.
+    """Raise a ValueError for a reverberation that the room cannot have.
 
     Args:
-        rt60: seconds until the sound has fallen by 60 dB; 0 for a room without walls.
-        reflections: the most walls on the way of a sound.
+        rt60: Seconds until a sound has fallen by 60 dB; 0 for a room without walls.
+        reflections: The most walls on the path of a sound.
     """
     if rt60 != 0 and not 0 < _absorb(rt60) < 1:
         shortest = _absorb(1.0)  # _absorb is this over rt60
         raise ValueError(
             f"rt60={rt60} must be 0, for no reverberation, or above {shortest:.2f} s, at which the "
-            "walls of the room take all"
+            "walls of the room absorb everything"
         )
     if reflections < 0:
         raise ValueError(f"reflections={reflections} must not be negative")
 
 
 def count_reflections(rt60: float) -> int:
-    """Returns the number of walls that take 35 dB from a sound.
+    """Return the number of walls that take 35 dB from a sound.
 
     Args:
-        rt60: seconds until the sound has fallen by 60 dB; 0 for a room without walls.
+        rt60: Seconds until a sound has fallen by 60 dB; 0 for a room without walls.
 
     Example:
         >>> count_reflections(0.3), count_reflections(0.5), count_reflections(0)
@@ -75,7 +75,7 @@ def count_reflections(rt60: float) -> int:
 
 
 def _absorb(rt60: float) -> float:
-    """Returns the share of a sound's energy that a wall takes, by Sabine's formula."""
+    """Return the share of a sound's energy that a wall absorbs, by Sabine's formula."""
     x, y, z = ROOM
     surface = 2 * (x * y + y * z + z * x)
     return 24 * math.log(10) * x * y * z / (SPEED * surface * rt60)
@@ -83,17 +83,17 @@ def _absorb(rt60: float) -> float:
 
 @lru_cache(CACHED)
 def impulse_response(
-    place: Place, rate: int = 32000, rt60: float = 0.3, reflections: int = 17
+    position: Position, rate: int = 32000, rt60: float = 0.3, reflections: int = 17
 ) -> Array:
-    """Returns what the microphones hear of an impulse, (8, samples): A's W, Y, Z, X, then B's.
+    """Return what the microphones hear of an impulse, (8, samples): A's W, Y, Z, X, then B's.
 
     The image sources are those of pyroomacoustics.
 
     Args:
-        place: of the source.
-        rate: samples per second.
-        rt60: seconds until the sound has fallen by 60 dB; 0 for a room without walls.
-        reflections: the most walls on the way of a sound; see `count_reflections`.
+        position: The position of the source.
+        rate: Samples per second.
+        rt60: Seconds until a sound has fallen by 60 dB; 0 for a room without walls.
+        reflections: The most walls on the path of a sound; see `count_reflections`.
     """
     import pyroomacoustics as pra
 
@@ -106,7 +106,7 @@ def impulse_response(
         max_order=reflections if rt60 else 0,
     )
     middle = np.array(ROOM) / 2
-    room.add_source(middle + place)
+    room.add_source(middle + position)
     eights = [pra.directivities.CardioidFamily(np.array(axis), p=0) for axis in AXES]
     for microphone in MICROPHONES:
         capsules = np.repeat((middle + microphone)[:, None], 1 + len(eights), axis=1)
@@ -120,5 +120,5 @@ def impulse_response(
     longest = max(map(len, responses))
     heard = np.stack([np.pad(response, (0, longest - len(response))) for response in responses])
     heard = heard.astype(np.float32)
-    heard.flags.writeable = False  # the cache hands out one array to all
+    heard.flags.writeable = False  # the cache gives one array to all callers
     return heard

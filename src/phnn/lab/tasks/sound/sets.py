@@ -1,4 +1,4 @@
-"""The parts of a set of recordings: features, labels and statistics."""
+"""The splits of a set of recordings: features, labels and statistics."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ from phnn.lab.tasks.sound.recordings import (
     Format,
     Recording,
     Skipped,
-    find_parts,
+    find_splits,
     select_usable,
 )
 
@@ -45,12 +45,12 @@ class SoundSets:
     """A set of recordings.
 
     Attributes:
-        parts: "train", "test" and, unless it was not wanted, "validation".
-        format: what all recordings are.
-        skipped: those that were left out, as messages.
+        splits: "train", "test" and, if wanted, "validation".
+        format: The format of all recordings.
+        skipped: The recordings that were left out, as messages.
     """
 
-    parts: Mapping[str, SoundSet]
+    splits: Mapping[str, SoundSet]
     format: Format
     skipped: tuple[str, ...]
 
@@ -66,13 +66,13 @@ def load_sets(
     broken: Broken,
     seed: int,
 ) -> SoundSets:
-    """Opens a set of recordings; the arguments are those of `SoundData`."""
+    """Open a set of recordings; the arguments are those of `SoundData`."""
     skipped = Skipped(broken)
-    found = find_parts(root, features.microphones)
+    found = find_splits(root, features.microphones)
     train, format = _load(found["train"], features, labels, cache, skipped)
     test, other = _load(found["test"], features, labels, cache, skipped)
     if other != format:
-        raise ValueError(f"the train part has {format}, the test part {other}; they must agree")
+        raise ValueError(f"the train split has {format}, the test split {other}; they must agree")
     if skipped.reasons:
         logger.warning(
             "%s: %d broken recordings left out, the first: %s",
@@ -80,29 +80,29 @@ def load_sets(
             len(skipped.reasons),
             skipped.reasons[0],
         )
-    parts = {"train": train, "test": test}
+    splits = {"train": train, "test": test}
     if validation:
-        parts["train"], parts["validation"] = _split(train, validation, seed)
+        splits["train"], splits["validation"] = _hold_out(train, validation, seed)
     groups = _group_channels(features, format.channels, standardize)
     measured = {
-        name: _measure(part if standardize == "authors" else parts["train"], groups)
-        for name, part in parts.items()
+        name: _measure(split if standardize == "authors" else splits["train"], groups)
+        for name, split in splits.items()
     }
     sets = {
-        name: SoundSet(part.features, part.rows, part.labels, *measured[name])
-        for name, part in parts.items()
+        name: SoundSet(split.features, split.rows, split.labels, *measured[name])
+        for name, split in splits.items()
     }
     return SoundSets(sets, format, tuple(skipped.reasons))
 
 
 @dataclass(frozen=True)
-class _Part:
+class _Split:
     features: Features
     rows: Tensor
     labels: Tensor
 
-    def take(self, index: Tensor) -> "_Part":
-        return _Part(self.features, self.rows[index], self.labels[index])
+    def take(self, index: Tensor) -> "_Split":
+        return _Split(self.features, self.rows[index], self.labels[index])
 
 
 def _load(
@@ -111,7 +111,7 @@ def _load(
     labels: LabelOptions,
     cache: Path,
     skipped: Skipped,
-) -> tuple[_Part, Format]:
+) -> tuple[_Split, Format]:
     usable, format = select_usable(recordings, skipped)
     seconds = count_label_frames(format) / FRAMES_PER_SECOND
     targets: dict[int, Tensor] = {}
@@ -124,8 +124,8 @@ def _load(
         raise BrokenRecordingError(
             f"none of {len(recordings)} recordings can be used: {skipped.reasons[0]}"
         )
-    part = _Part(stored, torch.tensor(rows), torch.stack([targets[row] for row in rows]))
-    return part, format
+    split = _Split(stored, torch.tensor(rows), torch.stack([targets[row] for row in rows]))
+    return split, format
 
 
 def _read_labels(path: Path, seconds: float, options: LabelOptions) -> Tensor:
@@ -144,25 +144,25 @@ def _read_labels(path: Path, seconds: float, options: LabelOptions) -> Tensor:
 
 
 def count_label_frames(format: Format) -> int:
-    """Returns the tenths of a second of a recording, the last of which may need filling."""
+    """Return the tenths of a second of a recording, the last of which may be incomplete."""
     return -(-format.samples // (POOLED * count_hop(format.rate)))
 
 
-def _split(part: _Part, fraction: float, seed: int) -> tuple[_Part, _Part]:
-    """Splits off a random part."""
-    size = len(part.rows)
+def _hold_out(split: _Split, fraction: float, seed: int) -> tuple[_Split, _Split]:
+    """Return the rest and a random fraction."""
+    size = len(split.rows)
     count = round(fraction * size)
     if not 0 < count < size:
         raise ValueError(
-            f"validation={fraction} of {size} recordings leaves one part empty; give a fraction "
+            f"validation={fraction} of {size} recordings leaves one split empty; give a fraction "
             "that takes at least one and leaves at least one, or 0 for no validation"
         )
     order = permutation_of(size, seed)
-    return part.take(order[count:].sort().values), part.take(order[:count].sort().values)
+    return split.take(order[count:].sort().values), split.take(order[:count].sort().values)
 
 
 def check_standardize(standardize: str | None) -> None:
-    """Raises a ValueError for an unknown way to standardize."""
+    """Raise a ValueError for an unknown value of `standardize`."""
     if standardize is not None and standardize not in get_args(Standardize):
         known = ", ".join(get_args(Standardize))
         raise ValueError(f"standardize={standardize!r} must be None or one of {known}")
@@ -171,10 +171,10 @@ def check_standardize(standardize: str | None) -> None:
 def _group_channels(
     options: Options, channels: int, standardize: Standardize | None
 ) -> Tensor | None:
-    """Returns the group of each channel; those of a group share mean and standard deviation.
+    """Return the group of each channel; a group shares its mean and standard deviation.
 
-    Magnitudes are one group and phases another. The authors cut after eight channels, which comes
-    to the same with two microphones, and is one group for all with one.
+    Magnitudes are one group and phases another. The authors cut after eight channels: with two
+    microphones this is the same, with one microphone it is one group for all.
     """
     if standardize is None:
         return None
@@ -182,19 +182,19 @@ def _group_channels(
     return torch.tensor([int(phase and apart) for phase in options.phases(channels)])
 
 
-def _measure(part: _Part, groups: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Returns mean and standard deviation of each channel: those of its group, in all rows."""
-    stored = part.features
+def _measure(split: _Split, groups: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return mean and standard deviation of each channel: those of its group, in all rows."""
+    stored = split.features
     if groups is None:
         return torch.zeros(len(stored.scale)), torch.ones(len(stored.scale))
     count = stored.values[0, 0].size
-    moments = stored.sums[part.rows].mean(0) / count
+    moments = stored.sums[split.rows].mean(0) / count
     moments = torch.stack([moments[groups == group].mean(0) for group in groups])
     mean, square = moments.unbind(1)
     std = (square - mean.square()).clamp(min=0).sqrt()
     if not (std > 0).all():
         raise ValueError(
-            f"a standard deviation over {len(part.rows)} recordings is zero: they are silent; "
+            f"a standard deviation over {len(split.rows)} recordings is zero: they are silent; "
             "look at the files, or use standardize=None"
         )
     return mean.float(), std.float()

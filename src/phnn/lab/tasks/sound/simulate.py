@@ -1,7 +1,7 @@
-"""Scenes in the format of L3DAS21: clips that sound from places in a simulated office.
+"""Scenes in the format of L3DAS21: clips that sound from positions in a simulated office.
 
-A scene is a function of the simulation, the part and its own number alone: whatever the number of
-processes, and wherever a run was stopped, the same files come out.
+A scene is a function of the simulation, the split and its own number alone. The same files come
+out for any number of processes, and after any interruption.
 """
 
 from __future__ import annotations
@@ -10,7 +10,10 @@ import csv
 import io
 import json
 import multiprocessing
+import os
 import shutil
+import signal
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -25,13 +28,13 @@ from scipy.signal import oaconvolve
 
 from phnn.io.atomic import replacing, write_text
 from phnn.lab.tasks.sound.classes import SETTINGS
-from phnn.lab.tasks.sound.clips import PARTS, Clip, Clips, Part
+from phnn.lab.tasks.sound.clips import SPLITS, Clip, Clips, Split
 from phnn.lab.tasks.sound.features import count_hop
 from phnn.lab.tasks.sound.rooms import (
     CHANNELS,
-    Place,
+    Position,
     check_reverberation,
-    draw_place,
+    draw_position,
     impulse_response,
 )
 
@@ -39,7 +42,7 @@ Array = npt.NDArray[np.float32]
 
 COLUMNS = ("File", "Start", "End", "Class", "X", "Y", "Z")
 MOST_OVERLAPS = 3
-TRAIN_SPLITS = 4  # split0 … split3; the dev part is split4
+TRAIN_FOLDS = 4  # named split0 … split3; the dev split is named split4
 LEVELS = 20.0  # decibels between the loudest and the softest event at the same distance
 LOUDNESS = 0.05  # RMS of the loudest tenth of a second of a 0 dB event, 1 m away
 PEAK = 0.99  # of full scale; a louder scene is scaled down
@@ -47,25 +50,25 @@ PEAK = 0.99  # of full scale; a louder scene is scaled down
 # rounding may widen by one frame at each end
 GAPS = (0.3, 3.0)
 SAMPLE_BYTES = 2
-VERSION = 1  # to be raised when the same settings make other scenes
+VERSION = 1  # raise it when the same settings make other scenes
 
 
 class Event(NamedTuple):
     """A row of a label file.
 
     Attributes:
-        file: the clip.
-        start: seconds from the beginning of the scene.
-        end: likewise.
-        label: the class.
-        place: metres from microphone A.
+        file: The clip.
+        start: The start in seconds.
+        end: The end in seconds.
+        label: The class.
+        position: Metres from microphone A.
     """
 
     file: str
     start: float
     end: float
     label: str
-    place: Place
+    position: Position
 
 
 class Scene(NamedTuple):
@@ -73,7 +76,7 @@ class Scene(NamedTuple):
 
     Attributes:
         audio: (8, samples) in [-1, 1]: W, Y, Z, X of microphone A, then of B.
-        events: in the order of their starts.
+        events: The events, in the order of their starts.
     """
 
     audio: Array
@@ -82,16 +85,16 @@ class Scene(NamedTuple):
 
 @dataclass(frozen=True)
 class Simulation:
-    """What scenes are made of, and how.
+    """What scenes are made of.
 
     Attributes:
-        clips: the sounds.
-        seed: of everything random.
-        seconds: of a scene.
-        rate: samples per second.
-        rt60: seconds until a sound has fallen by 60 dB; 0 for a room without walls.
-        reflections: the most walls on the way of a sound.
-        snr: decibels from the power of the background noise to that of the events, both averaged
+        clips: The sounds.
+        seed: The seed of everything random.
+        seconds: The length of a scene.
+        rate: Samples per second.
+        rt60: Seconds until a sound has fallen by 60 dB; 0 for a room without walls.
+        reflections: The most walls on the path of a sound.
+        snr: Decibels from the power of the background noise to that of the events, both averaged
             over the scene; infinite for no noise.
     """
 
@@ -121,12 +124,12 @@ class Simulation:
 
     @property
     def samples(self) -> int:
-        """The length of a scene."""
+        """The length of a scene in samples."""
         return round(self.seconds * self.rate)
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All that a scene depends on, as values for a text file."""
+        """Everything that a scene depends on, as JSON can hold it."""
         return {
             "classes": list(self.clips.classes),
             "clips": self.clips.fingerprint,
@@ -140,12 +143,12 @@ class Simulation:
 
 
 class Summary(NamedTuple):
-    """What a run did.
+    """What a simulation did.
 
     Attributes:
-        made: the number of scenes it made.
-        found: the number that were there.
-        size: bytes of all their recordings.
+        made: The number of scenes it made.
+        found: The number of scenes that existed.
+        size: The bytes of all recordings.
     """
 
     made: int
@@ -153,12 +156,12 @@ class Summary(NamedTuple):
     size: int
 
 
-def name_scene(part: Part, number: int) -> str:
-    """Returns a scene's name; one of three has at most one, two and three sounds at once.
+def name_scene(split: Split, number: int) -> str:
+    """Return a scene's name; a third each has at most one, two and three sounds at once.
 
     Args:
-        part: "train" or "dev".
-        number: of the scene, from 0.
+        split: "train" or "dev".
+        number: The number of the scene, from 0.
 
     Example:
         >>> [name_scene("train", number) for number in (0, 1, 3, 12)]
@@ -167,52 +170,51 @@ def name_scene(part: Part, number: int) -> str:
         'split4_ov1_2'
     """
     row = number // MOST_OVERLAPS
-    split, index = (
-        (TRAIN_SPLITS, row) if part == "dev" else (row % TRAIN_SPLITS, row // TRAIN_SPLITS)
-    )
-    return f"split{split}_ov{_count_voices(number)}_{index + 1}"
+    fold, index = (TRAIN_FOLDS, row) if split == "dev" else (row % TRAIN_FOLDS, row // TRAIN_FOLDS)
+    return f"split{fold}_ov{_count_voices(number)}_{index + 1}"
 
 
-def make_scene(simulation: Simulation, part: Part, number: int) -> Scene:
-    """Makes one scene.
+def make_scene(simulation: Simulation, split: Split, number: int) -> Scene:
+    """Make one scene.
 
     Args:
-        simulation: what it is made of.
-        part: whose clips to use.
-        number: of the scene, from 0.
+        simulation: What it is made of.
+        split: The split whose clips to use.
+        number: The number of the scene, from 0.
     """
-    rng = np.random.default_rng([simulation.seed, PARTS.index(part), number])
+    rng = np.random.default_rng([simulation.seed, SPLITS.index(split), number])
     audio = np.zeros((CHANNELS, simulation.samples), np.float32)
     events = []
     for _ in range(_count_voices(number)):
-        for clip, start in _draw_voice(rng, simulation, part):
-            place = draw_place(rng)
+        for clip, start in _draw_voice(rng, simulation, split):
+            position = draw_position(rng)
             level = LOUDNESS * 10 ** (-rng.uniform(0, LEVELS) / 20)
-            _add(audio, simulation, clip, start, place, level)
+            _add(audio, simulation, clip, start, position, level)
             end = min(start + len(clip.samples) / simulation.rate, simulation.seconds)
-            events.append(Event(clip.name, start, round(end, 3), clip.label, place))
+            events.append(Event(clip.name, start, round(end, 3), clip.label, position))
     audio += _make_noise(rng, audio, simulation)
     audio *= min(1.0, PEAK / float(np.abs(audio).max()))
     return Scene(audio, sorted(events, key=lambda event: event.start))
 
 
 def simulate(simulation: Simulation, out: Path, *, train: int, dev: int, jobs: int = 1) -> Summary:
-    """Makes the scenes that a folder has not yet.
+    """Make the scenes that a folder does not have yet.
 
-    They are written as `out`/L3DAS_Task2_train and `out`/L3DAS_Task2_dev, with the settings beside
-    them. Scenes that are there stay; a run with other settings is refused.
+    They are written to `out`/L3DAS_Task2_train and `out`/L3DAS_Task2_dev, with the settings beside
+    them. Existing scenes stay; other settings than theirs are refused.
 
     Args:
-        simulation: what the scenes are made of.
-        out: the folder.
-        train: the number of training scenes.
-        dev: the number of scenes of the dev part.
-        jobs: the number of processes, each with one thread.
+        simulation: What the scenes are made of.
+        out: The folder.
+        train: The number of training scenes.
+        dev: The number of scenes of the dev split.
+        jobs: The number of processes, each with one thread. They end with this process, however
+            it ends.
     """
     _check_counts(train=train, dev=dev, jobs=jobs)
     wanted = [
-        (part, number)
-        for part, count in zip(PARTS, (train, dev), strict=True)
+        (split, number)
+        for split, count in zip(SPLITS, (train, dev), strict=True)
         for number in range(count)
     ]
     missing = [scene for scene in wanted if not _is_complete(out, *scene)]
@@ -220,9 +222,9 @@ def simulate(simulation: Simulation, out: Path, *, train: int, dev: int, jobs: i
     size = CHANNELS * simulation.samples * SAMPLE_BYTES
     _check_space(out, len(missing) * size)
     _keep_settings(simulation, out)
-    for part in PARTS:
+    for split in SPLITS:
         for kind in ("data", "labels"):
-            _folder(out, part, kind).mkdir(parents=True, exist_ok=True)
+            _folder(out, split, kind).mkdir(parents=True, exist_ok=True)
     _run(partial(_produce, simulation, out), missing, jobs)
     return Summary(len(missing), len(wanted) - len(missing), len(wanted) * size)
 
@@ -232,16 +234,16 @@ def _count_voices(number: int) -> int:
 
 
 def _draw_voice(
-    rng: np.random.Generator, simulation: Simulation, part: Part
+    rng: np.random.Generator, simulation: Simulation, split: Split
 ) -> Iterator[tuple[Clip, float]]:
-    """Draws sounds that follow one another, and the second at which each starts.
+    """Draw sounds that follow one another, and the second at which each starts.
 
-    A scene of k voices has at most k sounds at once. The first sound always fits; the voice ends
-    with the first one after it that does not.
+    A scene of k voices has at most k sounds at once. The first sound always fits. The voice ends
+    before the next one that does not.
     """
     time = 0.0
     while True:
-        clip = simulation.clips.draw(rng, part, simulation.rate)
+        clip = simulation.clips.draw(rng, split, simulation.rate)
         latest = simulation.seconds - len(clip.samples) / simulation.rate
         start = time + rng.uniform(*GAPS)
         if time == 0:
@@ -254,10 +256,10 @@ def _draw_voice(
 
 
 def _add(
-    audio: Array, simulation: Simulation, clip: Clip, start: float, place: Place, level: float
+    audio: Array, simulation: Simulation, clip: Clip, start: float, position: Position, level: float
 ) -> None:
-    """Adds what the microphones hear of a clip; a tail beyond the end is cut."""
-    response = impulse_response(place, simulation.rate, simulation.rt60, simulation.reflections)
+    """Add what the microphones hear of a clip; a tail beyond the end is cut."""
+    response = impulse_response(position, simulation.rate, simulation.rt60, simulation.reflections)
     dry = clip.samples * np.float32(level / _measure_loudness(clip.samples, simulation.rate))
     first = round(start * simulation.rate)
     heard = oaconvolve(dry[None], response, axes=1)[:, : audio.shape[1] - first]
@@ -265,9 +267,9 @@ def _add(
 
 
 def _measure_loudness(samples: Array, rate: int) -> float:
-    """Returns the RMS of the loudest tenth of a second.
+    """Return the RMS of the loudest tenth of a second.
 
-    That of the whole would make a single click as loud as seconds of noise.
+    The RMS of the whole would make a single click as loud as seconds of noise.
     """
     frame = rate // 10
     power = np.pad(samples.astype(np.float64), (0, -len(samples) % frame)) ** 2
@@ -275,7 +277,7 @@ def _measure_loudness(samples: Array, rate: int) -> float:
 
 
 def _make_noise(rng: np.random.Generator, audio: Array, simulation: Simulation) -> Array:
-    """Makes the hum of a room: pink, from everywhere, other at each microphone.
+    """Make the hum of a room: pink, from everywhere, different at each microphone.
 
     Sound from everywhere has a third of the power of W in each figure of eight.
     """
@@ -291,13 +293,13 @@ def _make_noise(rng: np.random.Generator, audio: Array, simulation: Simulation) 
     return pink * np.float32(heard * 10 ** (-simulation.snr / 20))
 
 
-def _produce(simulation: Simulation, out: Path, part: Part, number: int) -> None:
-    """Writes a scene; the label, which makes it complete, last."""
+def _produce(simulation: Simulation, out: Path, split: Split, number: int) -> None:
+    """Write a scene; the label, which makes it complete, last."""
     import soundfile
 
-    scene = make_scene(simulation, part, number)
+    scene = make_scene(simulation, split, number)
     pcm = np.round(scene.audio * 32767).astype(np.int16)
-    recordings, label = _name_files(out, part, number)
+    recordings, label = _name_files(out, split, number)
     for recording, channels in zip(recordings, np.split(pcm, len(recordings)), strict=True):
         with replacing(recording) as temporary:
             soundfile.write(temporary, channels.T, simulation.rate, "PCM_16", format="WAV")
@@ -310,23 +312,23 @@ def _render_label(events: Sequence[Event]) -> str:
     writer.writerow(COLUMNS)
     for event in events:
         writer.writerow(
-            [event.file, f"{event.start:.3f}", f"{event.end:.3f}", event.label, *event.place]
+            [event.file, f"{event.start:.3f}", f"{event.end:.3f}", event.label, *event.position]
         )
     return text.getvalue()
 
 
-def _folder(out: Path, part: Part, kind: str) -> Path:
-    return out / f"L3DAS_Task2_{part}" / kind
+def _folder(out: Path, split: Split, kind: str) -> Path:
+    return out / f"L3DAS_Task2_{split}" / kind
 
 
-def _name_files(out: Path, part: Part, number: int) -> tuple[list[Path], Path]:
-    name = name_scene(part, number)
-    recordings = [_folder(out, part, "data") / f"{name}_{microphone}.wav" for microphone in "AB"]
-    return recordings, _folder(out, part, "labels") / f"label_{name}.csv"
+def _name_files(out: Path, split: Split, number: int) -> tuple[list[Path], Path]:
+    name = name_scene(split, number)
+    recordings = [_folder(out, split, "data") / f"{name}_{microphone}.wav" for microphone in "AB"]
+    return recordings, _folder(out, split, "labels") / f"label_{name}.csv"
 
 
-def _is_complete(out: Path, part: Part, number: int) -> bool:
-    recordings, label = _name_files(out, part, number)
+def _is_complete(out: Path, split: Split, number: int) -> bool:
+    recordings, label = _name_files(out, split, number)
     return all(path.exists() for path in (*recordings, label))
 
 
@@ -338,7 +340,7 @@ def _check_counts(*, train: int, dev: int, jobs: int) -> None:
 
 
 def _keep_settings(simulation: Simulation, out: Path) -> None:
-    """Writes the settings, or compares them with those of the scenes that are there."""
+    """Write the settings, or compare them with those of the existing scenes."""
     file = out / SETTINGS
     if not file.exists():
         write_text(file, json.dumps(simulation.settings, indent=2) + "\n")
@@ -365,7 +367,7 @@ def _check_space(out: Path, needed: int) -> None:
         )
 
 
-def _run(produce: partial[None], scenes: Sequence[tuple[Part, int]], jobs: int) -> None:
+def _run(produce: partial[None], scenes: Sequence[tuple[Split, int]], jobs: int) -> None:
     from tqdm import tqdm  # type: ignore[import-untyped]
 
     bar = partial(tqdm, total=len(scenes), unit="scene", disable=not scenes)
@@ -374,9 +376,23 @@ def _run(produce: partial[None], scenes: Sequence[tuple[Part, int]], jobs: int) 
             produce(*scene)
         return
     # spawn: a process that has threads of torch cannot safely be forked
-    pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"))
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(jobs, context, initializer=_end_with_parent)
     try:
         for done in bar(as_completed([pool.submit(produce, *scene) for scene in scenes])):
             done.result()
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _end_with_parent() -> None:
+    """Let this process end when its parent does, even by SIGKILL."""
+
+    def watch() -> None:
+        parent = multiprocessing.parent_process()
+        assert parent is not None
+        parent.join()
+        os._exit(1)  # whatever the process is doing: files are replaced when they are complete
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends the pool
+    threading.Thread(target=watch, daemon=True).start()

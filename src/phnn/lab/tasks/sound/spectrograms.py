@@ -1,4 +1,4 @@
-"""Spectrograms of multichannel sound, as the paper's network takes them."""
+"""Spectrograms of multichannel sound, the input of the paper's network."""
 
 import math
 from itertools import product
@@ -26,19 +26,19 @@ def spectrogram(
     microphones: int | None = None,
     hop: int = HOP,
 ) -> Tensor:
-    """Returns magnitudes, and with `phase` also phases, of the short-time Fourier transform.
+    """Return magnitudes, and with `phase` also phases, of the short-time Fourier transform.
 
     They are those of `scipy.signal.stft(wave, window="hamming", nperseg=512, noverlap=512 - hop)`
-    without the frequency zero and the last frame: magnitudes divided by 512, phases by π. A silent
-    place has phase 0.
+    without the frequency zero and the last frame: magnitudes divided by 512, phases by π. Silence
+    has phase 0.
 
     Args:
-        wave: samples, of several microphones one microphone after the other.
-        phase: add a channel of phases for each channel of magnitudes.
-        order: of magnitudes |·| and phases ∠· of microphones A and B: "paper" is |A| ∠A |B| ∠B,
-            "authors" is |A| |B| ∠A ∠B, as in the code that was published with the paper.
-        microphones: how many the channels are of; by default one for every four channels.
-        hop: samples from frame to frame.
+        wave: The samples, one microphone after the other.
+        phase: Whether to add a channel of phases for each channel of magnitudes.
+        order: The order of magnitudes |·| and phases ∠· of microphones A and B: "paper" is
+            |A| ∠A |B| ∠B, "authors" is |A| |B| ∠A ∠B, as in the code published with the paper.
+        microphones: The number of microphones; by default one for every four channels.
+        hop: The samples from frame to frame.
 
     Shape:
         (channels, samples) or (batch, channels, samples) to (..., channels or 2 · channels, 256,
@@ -73,20 +73,20 @@ def spectrogram(
     else:
         views = result.unflatten(-3, (kinds, microphones, capsules)).unbind(-5)
     sources = wave.unflatten(-2, (microphones, capsules))
-    for place in product(*map(range, sources.shape[:-1])):
-        _transform(sources[place], hop, *(view[place] for view in views))
+    for index in product(*map(range, sources.shape[:-1])):
+        _transform(sources[index], hop, *(view[index] for view in views))
     return result
 
 
 def _allocate(wave: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Returns memory for a result, which numpy asks for in large pages: that halves the time."""
+    """Return memory for a result; numpy asks for large pages, which halves the time."""
     if wave.device.type != "cpu" or wave.dtype not in (torch.float32, torch.float64):
         return wave.new_empty(shape)
     return torch.from_numpy(np.empty(shape, "f4" if wave.dtype == torch.float32 else "f8"))
 
 
 def _transform(wave: Tensor, hop: int, magnitudes: Tensor, phases: Tensor | None = None) -> None:
-    """Writes magnitudes and phases (bins, frames) of one channel of samples."""
+    """Write magnitudes and phases (bins, frames) of one channel of samples."""
     window = torch.hamming_window(WINDOW, dtype=torch.float64, device="cpu")
     window = (window / (window.sum() * WINDOW)).to(wave.dtype).to(wave.device)
     frames = magnitudes.shape[-1]
@@ -94,7 +94,7 @@ def _transform(wave: Tensor, hop: int, magnitudes: Tensor, phases: Tensor | None
     for start in range(0, frames, block):
         piece = slice(start, min(start + block, frames))
         spectrum = torch.view_as_real(torch.fft.rfft(_cut_frames(wave, hop, piece) * window))
-        # the first step that reads these views turns them around, the others run along rows
+        # the first step that reads these views transposes them, the others run along rows
         real, imaginary = spectrum[:, 1:].permute(2, 1, 0)
         if phases is not None:
             real_rows = real.contiguous().add_(0.0)  # the angle of -0 would be π
@@ -105,7 +105,7 @@ def _transform(wave: Tensor, hop: int, magnitudes: Tensor, phases: Tensor | None
 
 
 def _cut_frames(wave: Tensor, hop: int, piece: slice) -> Tensor:
-    """Returns frames (count, 512) around every hop-th sample, with zeros beyond both ends."""
+    """Return frames (count, 512) around every hop-th sample, with zeros beyond both ends."""
     start = piece.start * hop - WINDOW // 2
     stop = (piece.stop - 1) * hop + WINDOW // 2
     inside = wave[max(start, 0) : stop]
@@ -115,13 +115,13 @@ def _cut_frames(wave: Tensor, hop: int, piece: slice) -> Tensor:
 
 
 def find_phases(channels: int, microphones: int, phase: bool, order: Order) -> list[bool]:
-    """Tells of each channel of a spectrogram whether it holds phases.
+    """Tell for each channel of a spectrogram whether it holds phases.
 
     Args:
-        channels: of each microphone.
-        microphones: how many there are.
-        phase: whether there are phases at all.
-        order: of magnitudes and phases.
+        channels: The channels of each microphone.
+        microphones: The number of microphones.
+        phase: Whether there are phases at all.
+        order: The order of magnitudes and phases.
     """
     kinds = (False, True) if phase else (False,)
     if order == "paper":
@@ -130,7 +130,7 @@ def find_phases(channels: int, microphones: int, phase: bool, order: Order) -> l
 
 
 def check_order(order: str) -> None:
-    """Raises a ValueError for an unknown order of the channels."""
+    """Raise a ValueError for an unknown order of the channels."""
     if order not in get_args(Order):
         raise ValueError(f"order={order!r} must be one of {', '.join(get_args(Order))}")
 
@@ -140,7 +140,7 @@ def _count_microphones(channels: int, microphones: int | None) -> int:
         return channels // CAPSULES
     if microphones is None or microphones < 1 or channels % microphones:
         raise ValueError(
-            f"{channels} channels are not those of microphones={microphones}; give the number of "
-            f"microphones that have equally many channels (by default, {CAPSULES} each)"
+            f"{channels} channels do not divide into microphones={microphones}; give a number of "
+            f"microphones with equally many channels (by default, {CAPSULES} each)"
         )
     return microphones

@@ -1,7 +1,7 @@
 """Synthetic clips: one family of sounds for each class of L3DAS21.
 
-They are no imitations to be mistaken for the real thing, but they differ as the real ones do: in
-pitch, in rhythm, in how long they ring. With them the sound task runs where no recordings are.
+They are not meant to sound real, but they differ as the real ones do: in pitch, in rhythm, in how
+long they ring. With them the sound task works without recordings.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from phnn.lab.tasks.sound.classes import CLASSES
-from phnn.lab.tasks.sound.clips import PARTS, Clip, Part, resample
+from phnn.lab.tasks.sound.clips import SPLITS, Clip, Split, resample
 
 Signal = npt.NDArray[np.float64]
 RATE = 32000
-VARIANTS = 200  # clips of each class and part
+VARIANTS = 200  # clips of each class and split
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class SyntheticClips:
     """Clips that are computed when they are drawn.
 
     Attributes:
-        seed: the clips are a function of it.
+        seed: The seed of the clips.
     """
 
     seed: int = 0
@@ -37,62 +37,62 @@ class SyntheticClips:
 
     @property
     def fingerprint(self) -> str:
-        """A text that is another one for other clips."""
+        """A string that changes whenever the clips change."""
         return f"synthetic {self.seed}"
 
     @property
     def longest(self) -> tuple[str, float]:
-        """What bounds the clips: a synthetic one, and how many seconds it may last."""
+        """A name for any of the clips, and the most seconds that one lasts."""
         return "a synthetic clip", 8.0
 
-    def draw(self, rng: np.random.Generator, part: Part, rate: int) -> Clip:
-        """Draws a class, and a clip of it that serves only this part.
+    def draw(self, rng: np.random.Generator, split: Split, rate: int) -> Clip:
+        """Draw a class, and a clip of it that only this split has.
 
         Args:
-            rng: where the randomness comes from.
-            part: "train" or "dev".
-            rate: samples per second wanted.
+            rng: The source of the randomness.
+            split: "train" or "dev".
+            rate: Samples per second wanted.
         """
         number, variant = int(rng.integers(len(CLASSES))), int(rng.integers(VARIANTS))
         label = CLASSES[number]
-        own = np.random.default_rng([self.seed, PARTS.index(part), number, variant])
+        own = np.random.default_rng([self.seed, SPLITS.index(split), number, variant])
         samples = synthesize(label, own, rate)
-        return Clip(f"{label}/{part}-{variant}", label, samples)
+        return Clip(f"{label}/{split}-{variant}", label, samples)
 
 
 def synthesize(label: str, rng: np.random.Generator, rate: int) -> npt.NDArray[np.float32]:
-    """Makes a clip.
+    """Make a clip.
 
     Args:
-        label: one of the classes of L3DAS21.
-        rng: where the variation comes from.
-        rate: samples per second.
+        label: One of the classes of L3DAS21.
+        rng: The source of the variation.
+        rate: Samples per second.
 
     Example:
         >>> synthesize("Knock", np.random.default_rng(0), 32000).ndim
         1
     """
     samples = FAMILIES[label](_Bench(rng)).astype(np.float32)
-    samples = resample(samples, RATE, rate)  # not made at a low rate, which has no high partials
+    samples = resample(samples, RATE, rate)  # a low rate would have no high partials
     samples /= np.abs(samples).max()
     return samples
 
 
 class _Bench:
-    """The tools that every family works with."""
+    """The tools of every family of sounds."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self.rng = rng
 
     def draw(self, low: float, high: float) -> float:
-        """Draws a number, evenly on the scale of its logarithm."""
+        """Draw a number, uniform in its logarithm."""
         return float(np.exp(self.rng.uniform(np.log(low), np.log(high))))
 
     def time(self, seconds: float) -> Signal:
         return np.arange(round(seconds * RATE)) / RATE
 
     def noise(self, seconds: float, low: float, high: float) -> Signal:
-        """Noise between two frequencies, of RMS 1."""
+        """Return noise between two frequencies, of RMS 1."""
         size = round(seconds * RATE)
         spectrum = np.fft.rfft(self.rng.standard_normal(size))
         frequency = np.fft.rfftfreq(size, 1 / RATE)
@@ -102,7 +102,7 @@ class _Bench:
         return filtered
 
     def ring(self, frequency: float, decay: float, partials: int) -> Signal:
-        """Something struck: partials that are no multiples of each other, dying away."""
+        """Return the sound of something struck: inharmonic partials that decay."""
         t = self.time(6 * decay)
         rung = np.zeros_like(t)
         for number in range(partials):
@@ -113,20 +113,20 @@ class _Bench:
         return rung
 
     def burst(self, decay: float, low: float, high: float) -> Signal:
-        """Noise that starts at once and dies away."""
+        """Return noise that starts at once and decays."""
         return self.noise(6 * decay, low, high) * np.exp(-self.time(6 * decay) / decay)
 
     def sweep(self, seconds: float, first: float, last: float) -> Signal:
-        """A phase in radians, whose frequency glides."""
+        """Return a phase in radians with a gliding frequency."""
         t = self.time(seconds) / seconds
         return np.cumsum(2 * np.pi * first * (last / first) ** t) / RATE
 
     def swell(self, seconds: float) -> Signal:
-        """An envelope that rises and falls."""
+        """Return an envelope that rises and falls."""
         return np.sin(np.pi * self.time(seconds) / seconds)
 
     def lay(self, sounds: list[tuple[float, Signal]]) -> Signal:
-        """Adds sounds, each at its own second."""
+        """Add sounds, each at its own second."""
         starts = [round(start * RATE) for start, _ in sounds]
         laid = np.zeros(
             max(start + len(sound) for start, (_, sound) in zip(starts, sounds, strict=True))
@@ -138,13 +138,13 @@ class _Bench:
     def repeat(
         self, sound: Callable[[], Signal], times: tuple[int, int], gap: tuple[float, float]
     ) -> Signal:
-        """Lays new sounds of a kind one after another."""
+        """Add new sounds of one kind, one after another."""
         count = int(self.rng.integers(times[0], times[1] + 1))
         starts = np.cumsum([0.0, *(self.draw(*gap) for _ in range(count - 1))])
         return self.lay([(start, self.draw(0.5, 1.0) * sound()) for start in starts])
 
     def voice(self, seconds: float, pitch: float, tract: float, breath: float) -> Signal:
-        """A syllable: harmonics of a gliding pitch under three formants."""
+        """Return a syllable: harmonics of a gliding pitch under three formants."""
         phase = self.sweep(seconds, pitch * self.draw(0.9, 1.2), pitch * self.draw(0.8, 1.05))
         formants = tract * np.array(
             [self.draw(300, 850), self.draw(900, 2200), self.draw(2400, 3000)]

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from phnn.io import replacing
+from phnn.lab.runs import Run
 from phnn.lab.tasks.images import ImageData
-from phnn.lab.tasks.report import Run, Say, Shelf
+from phnn.lab.tasks.report import Say, Shelf
 
 FILE = "evaluation.npz"  # in the folder of a run
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from phnn.lab import pages
 from phnn.lab.drawing import Picture
 from phnn.lab.pages import Element, Section
+from phnn.lab.runs import Run
 from phnn.lab.tasks.images.report.answers import Answers, choose_cases, find_answers, take_images
 from phnn.lab.tasks.images.report.confusion import (
     ClassScore,
@@ -15,7 +16,7 @@ from phnn.lab.tasks.images.report.confusion import (
     score_classes,
 )
 from phnn.lab.tasks.images.report.gradcam import draw_looks, look
-from phnn.lab.tasks.report import Run, Say, Shelf, find_trained, group_families
+from phnn.lab.tasks.report import Say, Shelf, find_trained, group_families
 
 SHOWN = 20  # classes in a table; of more classes, the worst and the best
 CASES = 5  # images in a Grad-CAM figure

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from phnn.lab.drawing import COLOURS
 from phnn.lab.tasks import sound
-from phnn.lab.tasks.detect import Event, Heard
+from phnn.lab.tasks.sound.detection import Event, Heard
 from phnn.lab.tasks.sound.report.spectrograms import FLOOR, in_decibels
 
 if TYPE_CHECKING:

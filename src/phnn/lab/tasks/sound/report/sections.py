@@ -11,16 +11,17 @@ from torch import Tensor
 from phnn.lab import pages
 from phnn.lab.drawing import Picture
 from phnn.lab.pages import Section
-from phnn.lab.tasks.detect import THRESHOLD
-from phnn.lab.tasks.report import Run, Say, Shelf, find_trained, group_families
+from phnn.lab.runs import Run
+from phnn.lab.tasks.report import Say, Shelf, find_trained, group_families
 from phnn.lab.tasks.sound.batches import SoundBatch
+from phnn.lab.tasks.sound.detection import THRESHOLD
 from phnn.lab.tasks.sound.features import restore_magnitudes
 from phnn.lab.tasks.sound.labels import FRAMES_PER_SECOND
 from phnn.lab.tasks.sound.recordings import MICROPHONES
 from phnn.lab.tasks.sound.report.radar import draw_radar
 from phnn.lab.tasks.sound.report.rolls import draw_roll
 from phnn.lab.tasks.sound.report.spectrograms import draw_spectrograms
-from phnn.lab.tasks.task import SOUND
+from phnn.lab.tasks.sound.task import SOUND
 
 RECORDINGS = 2  # of the test split, for each network
 

@@ -1,4 +1,4 @@
-"""The data of a run that detects sound events, for Lightning."""
+"""The data of a sound event detection run."""
 
 import hashlib
 import json
@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import lightning
 import torch
 from filelock import FileLock
 from torch import Tensor
@@ -15,6 +14,7 @@ from torch import Tensor
 from phnn._names import check_choices
 from phnn.lab.tasks.batches import Plan
 from phnn.lab.tasks.cache import cache_folder
+from phnn.lab.tasks.data import Data
 from phnn.lab.tasks.sound.batches import SoundBatch, SoundBatches
 from phnn.lab.tasks.sound.cache import Dtype, Options
 from phnn.lab.tasks.sound.classes import CLASSES, find_classes
@@ -35,46 +35,46 @@ NAMES = ("l3das21", "simulated")
 CACHE = ".phnn-cache"  # in root: features are larger than recordings, and belong beside them
 SIMULATED = {"train": 40, "dev": 10}  # scenes of the embedded set,
 SIMULATED_SECONDS = 20.0  # each this long
-# of the metadata what spectrograms mean: those of another kind are no input of the same network
+# metadata that spectrograms must share to be inputs of the same network
 _KIND = {"rate", "microphones", "channels", "phase", "order", "magnitudes"}
 
 
-class SoundData(lightning.LightningDataModule):
+class SoundData(Data):
     """Recordings of sound events for training, validation and test.
 
-    Spectrograms are computed once and kept on disk, in `cache`; batches are standardized on the
+    Spectrograms are computed once and kept on disk, in `cache`. Batches are standardized on the
     device. The order of the training segments is a function of (seed, epoch): a run that was
     stopped and resumed sees what an unbroken run sees, and so do several processes that share its
     batches. A batch is float32 (B, channels, 256, frames) with labels, float32 (B, frames / 8,
     classes · overlaps).
 
     Args:
-        name: what the data are: "l3das21", or "simulated", which can do without `root`: a small
-            set is then made once, in `$PHNN_CACHE` (`~/.cache/phnn` by default).
-        root: the folder that has the train and the dev part; see `find_parts`.
+        name: "l3das21", or "simulated", which does not need `root`: a small set is then made once,
+            in `$PHNN_CACHE` (`~/.cache/phnn` by default).
+        root: The folder that has the train and the dev split; see `find_splits`.
         microphones: 1 uses microphone A, 2 uses A and B.
-        phase: give phases besides magnitudes.
-        order: of magnitudes and phases, "paper" or "authors"; see `spectrogram`.
+        phase: Whether to give phases besides magnitudes.
+        order: The order of magnitudes and phases, "paper" or "authors"; see `spectrogram`.
         magnitudes: "linear" as in the paper, or "log", from which networks learn faster.
-        rule: which frames an event is in, "reference" or "plain"; see `find_frames`.
-        batch_size: segments per process and training step.
-        eval_batch_size: recordings per process and evaluation step; by default batch_size, or 1
+        rule: Which frames an event is in, "reference" or "plain"; see `find_frames`.
+        batch_size: Segments per process per training step.
+        eval_batch_size: Recordings per process per evaluation step; by default batch_size, or 1
             with segments.
-        validation: the fraction of the training recordings that is split off for validation; 0 for
-            no validation.
-        classes: the names of the classes; by default those of the simulation that made the
+        validation: The fraction of the training recordings that is used for validation; 0 for no
+            validation.
+        classes: The names of the classes; by default those of the simulation that made the
             recordings, or L3DAS21's.
-        seed: of the split and the order.
+        seed: The seed of the validation split and the order.
         standardize: "train" gives magnitudes, and phases, mean 0 and standard deviation 1 in the
-            training part. "authors" does so in each part by itself, which lets the test part
-            influence its own input; one microphone's magnitudes and phases are then measured
+            training split. "authors" does so in each split by itself, so that the test split
+            influences its own input; with one microphone, magnitudes and phases are then measured
             together. None does nothing.
         broken: "raise" stops at a recording that cannot be used, "skip" leaves it out.
-        overlaps: how many events of one class may be active at once.
-        segment: seconds of the pieces that training sees; whole recordings by default. Evaluation
+        overlaps: How many events of one class may be active at once.
+        segment: Seconds of the pieces that training sees; whole recordings by default. Evaluation
             always sees whole recordings.
-        dtype: of the spectrograms on disk, "float32" or "float16".
-        cache: the folder for the spectrograms; `.phnn-cache` in root by default.
+        dtype: The type of the spectrograms on disk, "float32" or "float16".
+        cache: The folder for the spectrograms; `.phnn-cache` in root by default.
     """
 
     def __init__(
@@ -98,7 +98,6 @@ class SoundData(lightning.LightningDataModule):
         dtype: Dtype = "float32",
         cache: str | Path | None = None,
     ) -> None:
-        super().__init__()
         check_order(order)
         check_rule(rule)
         check_broken(broken)
@@ -138,16 +137,8 @@ class SoundData(lightning.LightningDataModule):
         self._eval_plan = Plan(eval_batch_size, seed)
         self._opened: SoundSets | None = None
 
-    def prepare_data(self) -> None:
-        """Computes spectrograms in one process, so that the others find them in the cache."""
-        self.setup()
-
-    def setup(self, stage: str | None = None) -> None:
-        """Opens the data, once.
-
-        Args:
-            stage: ignored; all parts are opened together.
-        """
+    def setup(self) -> None:
+        """Open the data, once."""
         if self._opened is not None:
             return
         root = _simulate() if self._root is None else Path(self._root).expanduser()
@@ -164,12 +155,12 @@ class SoundData(lightning.LightningDataModule):
         self._count_segment()
 
     def standardize_as(self, metadata: Mapping[str, Any]) -> None:
-        """Uses the mean and standard deviation of other data, those that a network has learned.
+        """Use the mean and standard deviation of other data, on which a network was trained.
 
-        Where each part is standardized by itself, or not at all, this changes nothing.
+        Where each split is standardized by itself, or not at all, this changes nothing.
 
         Args:
-            metadata: Of those data, or of the network.
+            metadata: The metadata of the other data, or of the network.
 
         Raises:
             ValueError: These data are of another kind.
@@ -182,10 +173,11 @@ class SoundData(lightning.LightningDataModule):
                 )
         if self._standardize == "train":
             mean, std = (torch.tensor(metadata[name]) for name in ("mean", "std"))
-            parts = {
-                name: replace(part, mean=mean, std=std) for name, part in self._sets.parts.items()
+            splits = {
+                name: replace(split, mean=mean, std=std)
+                for name, split in self._sets.splits.items()
             }
-            self._opened = replace(self._sets, parts=parts)
+            self._opened = replace(self._sets, splits=splits)
 
     @property
     def _sets(self) -> SoundSets:
@@ -194,7 +186,7 @@ class SoundData(lightning.LightningDataModule):
         return self._opened
 
     def _count_segment(self) -> int:
-        """Returns the label frames of a training segment."""
+        """Return the label frames of a training segment."""
         frames = count_label_frames(self._sets.format)
         if self.segment is None:
             return frames
@@ -233,8 +225,8 @@ class SoundData(lightning.LightningDataModule):
         return self._sets.skipped
 
     def metadata(self) -> dict[str, Any]:
-        """Returns, ready for JSON, what `preprocess` needs; it travels in saved models."""
-        format, train = self._sets.format, self._sets.parts["train"]
+        """Return what `preprocess` needs, as JSON can hold it; saved models have it."""
+        format, train = self._sets.format, self._sets.splits["train"]
         return {
             "classes": list(self.classes),
             "overlaps": self.overlaps,
@@ -252,30 +244,28 @@ class SoundData(lightning.LightningDataModule):
         }
 
     def train_dataloader(self) -> SoundBatches:
-        """Returns the training batches, in a new order each epoch."""
+        """Return the training batches, in a new order each epoch."""
         return self._batches("train", self._train_plan, self._count_segment())
 
     def val_dataloader(self) -> SoundBatches | list[SoundBatches]:
-        """Returns the validation batches; an empty list where there is no validation part."""
+        """Return the validation batches; an empty list where there is no validation split."""
         return self._batches("validation", self._eval_plan) if self._validation else []
 
     def test_dataloader(self) -> SoundBatches:
-        """Returns the test batches."""
+        """Return the test batches."""
         return self._batches("test", self._eval_plan)
 
-    def _batches(self, part: str, plan: Plan, segment: int | None = None) -> SoundBatches:
-        if self.trainer is not None:
-            plan = replace(plan, rank=self.trainer.global_rank, world_size=self.trainer.world_size)
-        return SoundBatches(self._sets.parts[part], plan, segment)
+    def _batches(self, split: str, plan: Plan, segment: int | None = None) -> SoundBatches:
+        return SoundBatches(self._sets.splits[split], self.share(plan), segment)
 
     def on_after_batch_transfer(
         self, batch: SoundBatch, dataloader_idx: int
     ) -> tuple[Tensor, Tensor]:
-        """Standardizes a batch where the model is.
+        """Standardize a batch on the device of the network.
 
         Args:
-            batch: as the loader gave it.
-            dataloader_idx: ignored; a batch brings the statistics of its part.
+            batch: The batch as its loader gave it.
+            dataloader_idx: Ignored; a batch has the statistics of its split.
 
         Returns:
             Spectrograms and labels as float32.
@@ -285,7 +275,7 @@ class SoundData(lightning.LightningDataModule):
 
 
 def _simulate() -> Path:
-    """Makes the embedded set, unless it is there, and returns its folder."""
+    """Make the embedded set, unless it exists, and return its folder."""
     from phnn.lab.tasks.sound.simulate import VERSION, Simulation, simulate
     from phnn.lab.tasks.sound.synthesis import SyntheticClips
 

@@ -1,8 +1,8 @@
-"""Sound events that a trained network hears in recordings."""
+"""The sound events that a trained network detects in recordings."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,23 +10,24 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from phnn.lab.tasks import sound
-from phnn.lab.tasks.sound.features import restore_magnitudes
-from phnn.lab.tasks.sound.labels import FRAMES_PER_SECOND
-from phnn.lab.tasks.sound.recordings import MICROPHONES, find_labels, read_format
-from phnn.lab.trained import Trained
+from phnn.lab.tasks.sound import labels as true
+from phnn.lab.tasks.sound.features import preprocess, restore_magnitudes
+from phnn.lab.tasks.sound.labels import FRAMES_PER_SECOND, read_events
+from phnn.lab.tasks.sound.recordings import MICROPHONES, find_labels, read_format, read_wave
+from phnn.lab.tasks.task import Answer
+from phnn.models import Network
 
-THRESHOLD = 0.5  # above which a sound is heard
+THRESHOLD = 0.5  # the probability above which an event is active
 
 
 class Event(NamedTuple):
-    """A sound that was heard.
+    """A sound that was detected.
 
     Attributes:
-        start: Seconds from the beginning of the recording.
-        end: Likewise.
-        label: Its class.
-        probability: Mean over its frames.
+        start: The start in seconds.
+        end: The end in seconds.
+        label: The class.
+        probability: The mean over the frames.
     """
 
     start: float
@@ -37,41 +38,60 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True)
 class Heard:
-    """What a network hears in a recording.
+    """What a network detects in a recording.
 
     Attributes:
         file: The recording of the first microphone.
-        events: In the order of their starts.
-        truth: The events of its label file, where there is one.
+        events: The detected events, in the order of their starts.
+        truth: The events of the label file, where there is one.
         magnitudes: The spectrogram of the first channel, (bins, frames).
-        seconds: Length of the recording.
+        seconds: The length of the recording.
         rate: Samples per second.
     """
 
     file: Path
     events: tuple[Event, ...]
-    truth: tuple[sound.Event, ...] | None
+    truth: tuple[true.Event, ...] | None
     magnitudes: Tensor
     seconds: float
     rate: int
 
 
-def detect(trained: Trained, recordings: Sequence[str | Path]) -> Iterator[Heard]:
-    """Yields what a network hears in each recording.
+def predict(
+    model: Network, metadata: Mapping[str, Any], inputs: Sequence[str | Path]
+) -> Iterator[Answer]:
+    """Yield the answer for each recording, see `detect`."""
+    for heard in detect(model, metadata, inputs):
+        lines = [
+            f"{heard.file}: {event.start:.1f} to {event.end:.1f} s: "
+            f"{event.label} ({100 * event.probability:.1f} %)"
+            for event in heard.events
+        ]
+        yield Answer(
+            lines=lines or [f"{heard.file}: nothing was heard"],
+            rows=[(str(heard.file), *event) for event in heard.events],
+            name=f"{heard.file.stem}-events",
+            detail=heard,
+        )
 
-    A recording may have any length; pieces as long as those the network was tested on are heard one
-    by one.
+
+def detect(
+    model: Network, metadata: Mapping[str, Any], recordings: Sequence[str | Path]
+) -> Iterator[Heard]:
+    """Yield what a network detects in each recording.
+
+    A recording may have any length. The network gets pieces of the length that it was tested on.
 
     Args:
-        trained: A network for sound.
-        recordings: Files, or folders of files. Of recordings with two microphones the file of the
+        model: A network for sound, in evaluation mode.
+        metadata: The metadata of the network.
+        recordings: Files, or folders of files. For recordings with two microphones the file of the
             first, NAME_A.wav, with NAME_B.wav beside it.
     """
-    metadata = trained.metadata
     for file in _find_files(recordings):
         waves = _find_waves(file, metadata["microphones"])
         wave = _read(waves, metadata)
-        magnitudes, probabilities = _hear(trained, wave)
+        magnitudes, probabilities = _hear(model, metadata, wave)
         seconds = wave.shape[1] / metadata["rate"]
         yield Heard(
             file=file,
@@ -83,27 +103,26 @@ def detect(trained: Trained, recordings: Sequence[str | Path]) -> Iterator[Heard
         )
 
 
-def _hear(trained: Trained, wave: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the magnitudes of the first channel, and the probabilities (frames, places)."""
-    metadata = trained.metadata
+def _hear(model: Network, metadata: Mapping[str, Any], wave: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the magnitudes of the first channel, and the probabilities (frames, tracks)."""
     magnitudes, probabilities = [], []
     for piece in wave.split(round(metadata["seconds"] * metadata["rate"]), 1):
-        inputs = sound.preprocess(piece, metadata)
+        inputs = preprocess(piece, metadata)
         with torch.inference_mode():
-            outputs = trained.model(inputs)[0]
-        probabilities.append(outputs.sigmoid() if trained.model.config["logits"] else outputs)
+            outputs = model(inputs)[0]
+        probabilities.append(outputs.sigmoid() if model.config["logits"] else outputs)
         first = inputs[0, 0] * metadata["std"][0] + metadata["mean"][0]
         magnitudes.append(restore_magnitudes(first, metadata["magnitudes"]))
     return torch.cat(magnitudes, 1), torch.cat(probabilities)
 
 
 def find_events(probabilities: Tensor, classes: Sequence[str], seconds: float) -> list[Event]:
-    """Returns an event for each run of frames in which a place is active.
+    """Return an event for each sequence of frames in which a track is active.
 
     Args:
-        probabilities: (frames, classes · overlaps), of frames of a tenth of a second.
-        classes: Their names.
-        seconds: Length of the recording; nothing ends after it.
+        probabilities: (frames, classes · overlaps), for frames of a tenth of a second.
+        classes: The names of the classes.
+        seconds: The length of the recording; no event ends after it.
 
     Example:
         >>> find_events(torch.tensor([[0.1], [0.75], [1.0], [0.5]]), ["Knock"], 60)
@@ -114,15 +133,15 @@ def find_events(probabilities: Tensor, classes: Sequence[str], seconds: float) -
     silence = active.new_zeros(1, active.shape[1])
     steps = torch.cat([silence, active, silence]).diff(dim=0)
     events = []
-    for place in range(active.shape[1]):
-        starts, ends = ((steps[:, place] == step).nonzero()[:, 0].tolist() for step in (1, -1))
+    for track in range(active.shape[1]):
+        starts, ends = ((steps[:, track] == step).nonzero()[:, 0].tolist() for step in (1, -1))
         for start, end in zip(starts, ends, strict=True):
             events.append(
                 Event(
                     start=start / FRAMES_PER_SECOND,
                     end=min(end / FRAMES_PER_SECOND, seconds),
-                    label=classes[place // overlaps],
-                    probability=probabilities[start:end, place].mean().item(),
+                    label=classes[track // overlaps],
+                    probability=probabilities[start:end, track].mean().item(),
                 )
             )
     return sorted(events)
@@ -142,7 +161,7 @@ def _find_files(paths: Sequence[str | Path]) -> list[Path]:
 
 
 def _find_waves(file: Path, microphones: int) -> list[Path]:
-    """Returns the file of each microphone."""
+    """Return the file of each microphone."""
     if microphones == 1:
         return [file]
     first, *others = (f"_{microphone}" for microphone in MICROPHONES[:microphones])
@@ -160,17 +179,17 @@ def _find_waves(file: Path, microphones: int) -> list[Path]:
     return waves
 
 
-def _read(waves: Sequence[Path], metadata: dict[str, Any]) -> Tensor:
+def _read(waves: Sequence[Path], metadata: Mapping[str, Any]) -> Tensor:
     found = read_format(waves)
     if (found.rate, found.channels) != (metadata["rate"], metadata["channels"]):
         raise ValueError(
             f"{waves[0]} has {found}; the network was trained at {metadata['rate']} Hz in "
             f"{metadata['channels']} channels"
         )
-    return sound.read_wave(waves, found)
+    return read_wave(waves, found)
 
 
-def _read_truth(file: Path) -> tuple[sound.Event, ...] | None:
+def _read_truth(file: Path) -> tuple[true.Event, ...] | None:
     name = file.stem.removesuffix(f"_{MICROPHONES[0]}")
     labels = find_labels(file.parent.parent / "labels", name)
-    return tuple(sound.read_events(labels)) if labels.exists() else None
+    return tuple(read_events(labels)) if labels.exists() else None

@@ -8,21 +8,21 @@ from typing import Any
 from torch import Tensor, nn
 
 from phnn.lab.recipe import Recipe
-from phnn.lab.tasks.sound import SoundEventScores
-from phnn.lab.training.learner import Learner
+from phnn.lab.tasks.learner import Learner
+from phnn.lab.tasks.sound.metrics import SoundEventScores
 from phnn.models import Network
 
 
 class Detector(Learner):
-    """Tells which events are heard in each frame, by binary cross-entropy over all places.
+    """Learn which events are active in each frame, by binary cross-entropy over all tracks.
 
-    The network gives logits: the loss of a probability that has rounded to 0 or 1 is infinite. As
-    in the paper's code, the best epoch is that of the lowest validation loss.
+    The network gives logits: the loss of a probability that rounds to 0 or 1 is infinite. As in the
+    paper's code, the best epoch is the one with the lowest validation loss.
 
     Args:
         model: A SEDnet with `logits=True`.
         recipe: How to train it.
-        metadata: With the names of the classes.
+        metadata: The metadata of the data, with the names of the classes.
     """
 
     score = "loss"
@@ -34,21 +34,16 @@ class Detector(Learner):
         scores = SoundEventScores(overlaps=metadata["overlaps"])
         super().__init__(model, recipe, metadata, {"events": scores})
 
-    @staticmethod
-    def network_options(metadata: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the size of the spectrograms and of the labels."""
-        return {"bins": metadata["bins"], "overlaps": metadata["overlaps"], "logits": True}
-
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Returns the mean binary cross-entropy over clips, frames and places."""
+        """Return the mean binary cross-entropy over recordings, frames and tracks."""
         return nn.functional.binary_cross_entropy_with_logits(outputs, targets)
 
     def answers(self, outputs: Tensor) -> Tensor:
-        """Returns the probabilities."""
+        """Return the probabilities."""
         return outputs.sigmoid()
 
     def count_parameters(self) -> dict[str, int]:
-        """Returns also the size of the convolutions: it is what the paper's tables have."""
+        """Return the size of the network, and that of its convolutions, which the paper prints."""
         convolutions = self.model.get_submodule("cnn").parameters()
         return {
             **super().count_parameters(),

@@ -1,4 +1,4 @@
-"""What is optimized: a network with its loss and its scores."""
+"""A network with its loss and its scores."""
 
 from __future__ import annotations
 
@@ -16,35 +16,31 @@ from torchmetrics import Metric
 from phnn.conversion.specs import find_changes
 from phnn.lab.recipe import Recipe
 from phnn.lab.seeds import derive_seed
-from phnn.lab.training.optimization import make_optimizer, make_schedule
-from phnn.lab.training.scores import Scores
+from phnn.lab.tasks.optimization import NonFiniteLossError, make_optimizer, make_schedule
+from phnn.lab.tasks.scores import Scores
 from phnn.models import Network, create_model
 
 PREFIX = "model."  # of the network's weights in a checkpoint
 
 
-class NonFiniteLossError(RuntimeError):
-    """The loss became infinite or not a number."""
-
-
 class Learner(lightning.LightningModule, ABC):
-    """Trains a network by a recipe; a task says what the loss and the scores are.
+    """Train a network by a recipe. A task derives from it and adds the loss and the scores.
 
-    The random numbers of a step, such as dropout's, are a function of (seed, step, process), so
-    that a run that was stopped goes on as if it had not been. The scores of an unfinished epoch
-    travel in checkpoints for the same reason.
+    The random numbers of a step, such as those of dropout, are a function of (seed, step, process):
+    a run that was stopped continues as if it had not been. For the same reason, checkpoints hold
+    the scores of the unfinished epoch.
 
     Args:
         model: The network.
-        recipe: Optimizer, schedule, seed and trainer options are read from it.
-        metadata: What a user of the network has to know, such as the names of the classes; it
-            travels in checkpoints.
-        metrics: What to measure of (answers, targets), besides the loss.
+        recipe: The recipe, for the optimizer, schedule, seed and trainer options.
+        metadata: What a user of the network has to know, such as the names of the classes. It is
+            kept in checkpoints.
+        metrics: What to measure besides the loss, from (answers, targets).
     """
 
-    #: the score of the validation part that tells which epoch is the best
+    #: the validation score that tells which epoch is the best
     score: str
-    #: whether it is better lower, as a loss is
+    #: whether a lower score is better
     lower_is_better = False
 
     def __init__(
@@ -64,45 +60,36 @@ class Learner(lightning.LightningModule, ABC):
         self.val_scores = Scores("val", metrics)
         self.test_scores = Scores("test", metrics)
 
-    @staticmethod
-    def network_options(metadata: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the options that a network needs for the task, besides its channels and classes.
-
-        Args:
-            metadata: Of the data.
-        """
-        return {}
-
     @abstractmethod
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Returns the loss of a batch."""
+        """Return the loss of a batch."""
 
     def answers(self, outputs: Tensor) -> Tensor:
-        """Returns what the metrics take: the outputs, unless a task makes something of them."""
+        """Return what the metrics take, by default the outputs."""
         return outputs
 
     def improves(self, score: float, best: float | None) -> bool:
-        """Returns whether a score of the validation part is better than the best one so far."""
+        """Return whether a validation score is better than the best one so far."""
         better = best is None or (score < best if self.lower_is_better else score > best)
         return better and math.isfinite(score)
 
     def count_parameters(self) -> dict[str, int]:
-        """Returns the sizes that the result of a run tells."""
+        """Return the sizes for the result of a run."""
         return {"parameters": sum(p.numel() for p in self.model.parameters())}
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Returns the network's outputs."""
+        """Return the outputs of the network."""
         if self.recipe.trainer.channels_last:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
         outputs: Tensor = self.model(inputs)
         return outputs
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        """Makes the random numbers of this step a function of what step it is."""
+        """Make the random numbers of this step a function of its number."""
         torch.manual_seed(derive_seed(self.recipe.seed, self.global_step, self.global_rank))
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-        """Returns the loss of a batch, unless it is not a number."""
+        """Return the loss of a batch; raise an error when it is not finite."""
         inputs, targets = batch
         outputs = self(inputs)
         loss = self.loss(outputs, targets)
@@ -113,20 +100,20 @@ class Learner(lightning.LightningModule, ABC):
         return loss
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Gives all processes the first one's batch-norm statistics, at the end of an epoch.
+        """Give all processes the batch-norm statistics of the first, at the end of an epoch.
 
-        DDP does so before each training step, but not before validation.
+        DDP does this before each training step, but not before validation.
         """
         if self.trainer.world_size > 1 and self.trainer.is_last_batch:
             for buffer in self.model.buffers():
                 torch.distributed.broadcast(buffer, 0)
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
-        """Measures a batch of the validation part."""
+        """Measure a batch of the validation split."""
         self._evaluate(batch, self.val_scores)
 
     def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
-        """Measures a batch of the test part."""
+        """Measure a batch of the test split."""
         self._evaluate(batch, self.test_scores)
 
     def _evaluate(self, batch: tuple[Tensor, Tensor], scores: Scores) -> None:
@@ -143,10 +130,10 @@ class Learner(lightning.LightningModule, ABC):
         )
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
-        """Returns the recipe's optimizer and schedule."""
+        """Return the optimizer and the schedule of the recipe."""
         optimizer = make_optimizer(self.model, self.recipe.optimizer)
-        # Not Trainer.estimated_stepping_batches: it makes Lightning set its loader up before it
-        # has read the checkpoint, and the loader's place in the epoch would be lost.
+        # Not Trainer.estimated_stepping_batches: it makes Lightning set up its loader before it
+        # has read the checkpoint, and the position of the loader would be lost.
         loader = self.trainer.datamodule.train_dataloader()  # type: ignore[attr-defined]
         epochs = self.recipe.trainer.max_epochs
         schedule = make_schedule(optimizer, self.recipe.schedule, len(loader), epochs)
@@ -156,7 +143,7 @@ class Learner(lightning.LightningModule, ABC):
         }
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Adds the scores of the unfinished epoch, and what rebuilds the network."""
+        """Add the scores of the unfinished epoch, and what rebuilds the network."""
         checkpoint["phnn"] = {
             "scores": self.train_scores.gather(distributed=self.trainer.world_size > 1),
             "recipe": self.recipe.to_dict(),
@@ -166,19 +153,19 @@ class Learner(lightning.LightningModule, ABC):
         }
 
     def _changed_layers(self) -> dict[str, Any]:
-        """Returns what a converted network has in other places than its config says."""
+        """Return the layers of a converted network that differ from its config."""
         with torch.device("meta"):
             plain = create_model(**self.model.config)
         changes = find_changes(plain, self.model)
         return {name: spec and spec.to_dict() for name, spec in changes.items()}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Takes up the scores of the unfinished epoch."""
+        """Continue with the scores of the unfinished epoch."""
         if self.global_rank == 0:
             self.train_scores.restore(checkpoint["phnn"]["scores"])
 
     def load_weights(self, checkpoint: Mapping[str, Any]) -> None:
-        """Takes the network's weights, and nothing else, from a checkpoint."""
+        """Load the weights of the network, and nothing else, from a checkpoint."""
         state = checkpoint["state_dict"].items()
         self.model.load_state_dict(
             {key.removeprefix(PREFIX): value for key, value in state if key.startswith(PREFIX)}

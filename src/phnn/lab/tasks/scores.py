@@ -1,4 +1,4 @@
-"""Scores of a part of the data, gathered batch by batch."""
+"""The scores of one split of the data, gathered batch by batch."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ class Scores(nn.Module):
     """The mean loss and other scores since they were last taken, over all processes.
 
     Args:
-        part: "train", "val" or "test"; names begin with it.
-        metrics: What to measure of (outputs, targets), besides the loss.
+        split: "train", "val" or "test"; the names of the scores begin with it.
+        metrics: What to measure besides the loss, from (answers, targets).
     """
 
-    def __init__(self, part: str, metrics: Mapping[str, Metric]) -> None:
+    def __init__(self, split: str, metrics: Mapping[str, Metric]) -> None:
         super().__init__()
-        self.part = part
+        self.split = split
         self.loss = MeanMetric()
         self.metrics = MetricCollection(
             {name: metric.clone() for name, metric in metrics.items()}, compute_groups=False
         )
 
-    def add(self, loss: Tensor, outputs: Tensor, targets: Tensor) -> None:
-        """Measures a batch."""
+    def add(self, loss: Tensor, answers: Tensor, targets: Tensor) -> None:
+        """Measure a batch."""
         self.loss.update(loss.detach(), len(targets))
-        self.metrics.update(outputs.detach(), targets)
+        self.metrics.update(answers.detach(), targets)
 
     @property
     def empty(self) -> bool:
@@ -36,20 +36,20 @@ class Scores(nn.Module):
         return not self.loss.update_called
 
     def take(self) -> dict[str, float]:
-        """Returns the scores and starts anew."""
+        """Return the scores and start again."""
         values = {"loss": self.loss.compute(), **self.metrics.compute()}
         self.loss.reset()
         self.metrics.reset()
-        return {f"{self.part}_{name}": float(value) for name, value in values.items()}
+        return {f"{self.split}_{name}": float(value) for name, value in values.items()}
 
     def _all(self) -> list[Metric]:
         return [self.loss, *self.metrics.values()]
 
     def gather(self, distributed: bool) -> list[dict[str, Any]]:
-        """Returns what has been measured by all processes together, for a checkpoint.
+        """Return what all processes have measured together, for a checkpoint.
 
         Args:
-            distributed: Whether there are several; then all have to call this.
+            distributed: Whether there are several processes. All of them have to call this.
         """
         states = []
         for metric in self._all():
@@ -58,7 +58,7 @@ class Scores(nn.Module):
         return states
 
     def restore(self, states: list[dict[str, Any]]) -> None:
-        """Takes up what `gather` returned; one process does so for all."""
+        """Continue from what `gather` returned; one process does so for all."""
         for metric, state in zip(self._all(), states, strict=True):
             for name, value in state.items():
                 setattr(metric, name, value.to(metric.device))

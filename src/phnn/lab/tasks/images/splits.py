@@ -1,4 +1,4 @@
-"""The parts of a data set as loaders, from memory or from a stream."""
+"""The splits of a data set as loaders, from memory or from a stream."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,9 +8,10 @@ from typing import Protocol
 from phnn.lab.seeds import permutation_of
 from phnn.lab.tasks.batches import Plan
 from phnn.lab.tasks.images.batches import Batches, ImageBatches
-from phnn.lab.tasks.images.data import ImageSet, load_images
 from phnn.lab.tasks.images.decode import Corrupt
-from phnn.lab.tasks.images.sources import KNOWN, Rows, open_source
+from phnn.lab.tasks.images.known import KNOWN
+from phnn.lab.tasks.images.sets import ImageSet, load_images
+from phnn.lab.tasks.images.sources import Rows, open_source
 from phnn.lab.tasks.images.stream import StreamBatches
 
 STREAM_TRAIN_SIZE = 160  # the paper trains on ImageNet at this size,
@@ -23,11 +24,12 @@ class Description:
     """What a network, and whoever uses it, must know about its images.
 
     Attributes:
-        classes: the name of each class.
-        image_size: height and width in evaluation.
-        crop: the side of the central part that evaluation sees, of the shorter side.
-        mean: of each channel, of values in [0, 1].
-        std: likewise.
+        classes: The name of each class.
+        image_size: The height and width in evaluation.
+        crop: The side of the central square that evaluation sees, as a fraction of the shorter
+            side.
+        mean: The mean of each channel, of values in [0, 1].
+        std: The standard deviation of each channel.
     """
 
     classes: tuple[str, ...]
@@ -37,8 +39,8 @@ class Description:
     std: tuple[float, ...]
 
 
-class Parts(Protocol):
-    """A data set whose parts can be cut into batches."""
+class Splits(Protocol):
+    """A data set whose splits can be cut into batches."""
 
     @property
     def description(self) -> Description:
@@ -47,34 +49,34 @@ class Parts(Protocol):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The parts there are, of "train", "validation" and "test"."""
+        """The splits there are, of "train", "validation" and "test"."""
         ...
 
-    def batches(self, part: str, plan: Plan) -> ImageBatches:
-        """Returns a loader for one part."""
+    def batches(self, split: str, plan: Plan) -> ImageBatches:
+        """Return a loader for one split."""
         ...
 
 
 @dataclass(frozen=True)
-class MemoryParts:
-    """Parts in memory."""
+class MemorySplits:
+    """Splits in memory."""
 
     description: Description
     sets: Mapping[str, ImageSet]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The parts there are."""
+        """The splits there are."""
         return tuple(self.sets)
 
-    def batches(self, part: str, plan: Plan) -> ImageBatches:
-        """Returns batches that are taken from the tensors."""
-        return Batches(self.sets[part], plan)
+    def batches(self, split: str, plan: Plan) -> ImageBatches:
+        """Return batches that are taken from the tensors."""
+        return Batches(self.sets[split], plan)
 
 
 @dataclass(frozen=True)
-class StreamParts:
-    """Parts that are decoded as they are needed."""
+class StreamSplits:
+    """Splits that are decoded as they are needed."""
 
     description: Description
     rows: Mapping[str, Rows]
@@ -83,14 +85,14 @@ class StreamParts:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The parts there are."""
+        """The splits there are."""
         return tuple(self.rows)
 
-    def batches(self, part: str, plan: Plan) -> ImageBatches:
-        """Returns batches that threads decode: random pieces for training, central squares else."""
-        training = part == "train"
+    def batches(self, split: str, plan: Plan) -> ImageBatches:
+        """Return batches that threads decode: random pieces for training, else central squares."""
+        training = split == "train"
         return StreamBatches(
-            self.rows[part],
+            self.rows[split],
             plan,
             image_size=self.train_size if training else self.description.image_size[0],
             random_crop=training,
@@ -99,7 +101,7 @@ class StreamParts:
         )
 
 
-def load_parts(
+def load_splits(
     name: str,
     root: str | Path | None,
     *,
@@ -108,8 +110,8 @@ def load_parts(
     limit: int | None,
     corrupt: Corrupt,
     seed: int,
-) -> MemoryParts:
-    """Loads a data set into memory; the arguments are those of `ImageData`."""
+) -> MemorySplits:
+    """Load a data set into memory; the arguments are those of `ImageData`."""
     splits = load_images(name, root, image_size=image_size, corrupt=corrupt, seed=seed)
     train, held_out = splits.train, splits.validation
     if validation and held_out is None:
@@ -120,10 +122,10 @@ def load_parts(
     sets = {"train": train, "test": splits.test}
     if validation and held_out is not None:
         sets["validation"] = held_out
-    return MemoryParts(Description(train.classes, train.image_size, 1.0, mean, std), sets)
+    return MemorySplits(Description(train.classes, train.image_size, 1.0, mean, std), sets)
 
 
-def stream_parts(
+def stream_splits(
     name: str,
     root: str | Path | None,
     *,
@@ -132,8 +134,8 @@ def stream_parts(
     limit: int | None,
     corrupt: Corrupt,
     seed: int,
-) -> StreamParts:
-    """Opens a data set for streaming; the arguments are those of `ImageData`."""
+) -> StreamSplits:
+    """Open a data set for streaming; the arguments are those of `ImageData`."""
     del seed  # the order is the plan's
     constants = _normalisation(name)
     if constants is None or limit is not None:
@@ -142,21 +144,21 @@ def stream_parts(
             f"set whose mean and std are known ({', '.join(KNOWN)}); streaming=False loads it"
         )
     opened = open_source(name, root).open(streaming=True)
-    rows = dict(opened.parts)
+    rows = dict(opened.splits)
     if "test" not in rows and "validation" in rows:
         rows["test"] = rows.pop("validation")
     if "train" not in rows or "test" not in rows:
         raise ValueError(
-            f"{name} must have a train and a test part to be streamed; it has {[*rows]}"
+            f"{name} must have a train and a test split to be streamed; it has {[*rows]}"
         )
     if validation and "validation" not in rows:
         raise ValueError(
-            f"a stream cannot be split, and {name} has no validation part beside its test part; "
+            f"a stream cannot be split, and {name} has no validation split beside its test split; "
             "pass validation=0 to train on all training data"
         )
     size = image_size or STREAM_EVAL_SIZE
     description = Description(opened.classes, (size, size), STREAM_CROP, *constants)
-    return StreamParts(description, rows, image_size or STREAM_TRAIN_SIZE, corrupt)
+    return StreamSplits(description, rows, image_size or STREAM_TRAIN_SIZE, corrupt)
 
 
 def _normalisation(name: str) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
@@ -165,7 +167,7 @@ def _normalisation(name: str) -> tuple[tuple[float, ...], tuple[float, ...]] | N
 
 
 def _measure(data: ImageSet) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Returns mean and standard deviation of each channel, from the counts of its 256 values."""
+    """Return mean and standard deviation of each channel, from the counts of its 256 values."""
     means, stds = [], []
     for channel in data.images.unbind(1):
         counts = channel.flatten().bincount(minlength=256).double()

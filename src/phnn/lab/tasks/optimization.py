@@ -12,12 +12,16 @@ from phnn.nn import param_groups
 START = 1 / 25  # of the highest rate: where onecycle begins, as in torch's OneCycleLR
 
 
+class NonFiniteLossError(RuntimeError):
+    """The loss became infinite or not a number."""
+
+
 def make_optimizer(model: nn.Module, options: OptimizerOptions) -> Optimizer:
-    """Returns the optimizer of a model's parameters.
+    """Return an optimizer of a model's parameters.
 
     Args:
-        model: Whose parameters to train; its learned algebras are a group of their own.
-        options: Which optimizer, and how.
+        model: The model. Its learned algebras are a parameter group of their own.
+        options: Which optimizer, and its settings.
     """
     groups = param_groups(
         model,
@@ -35,25 +39,25 @@ def make_optimizer(model: nn.Module, options: OptimizerOptions) -> Optimizer:
 def make_schedule(
     optimizer: Optimizer, options: ScheduleOptions, steps: int, epochs: int
 ) -> LambdaLR:
-    """Returns a schedule to be stepped after every optimizer step.
+    """Return a schedule that is stepped after every optimizer step.
 
     Args:
-        optimizer: Whose rates to change.
-        options: Which schedule, and how.
-        steps: Of an epoch.
-        epochs: Of the run.
+        optimizer: The optimizer whose rates change.
+        options: Which schedule, and its settings.
+        steps: The steps of an epoch.
+        epochs: The epochs of the run.
     """
     return LambdaLR(optimizer, lambda step: rate(options, step, steps, epochs))
 
 
 def rate(options: ScheduleOptions, step: int, steps: int, epochs: int) -> float:
-    """Returns the learning rate at a step, as a part of the highest.
+    """Return the learning rate at a step, as a fraction of the highest.
 
     Args:
-        options: Which schedule, and how.
-        step: From 0 on, over all epochs.
-        steps: Of an epoch.
-        epochs: Of the run.
+        options: Which schedule, and its settings.
+        step: The step, counted from 0 over all epochs.
+        steps: The steps of an epoch.
+        epochs: The epochs of the run.
 
     Example:
         >>> [round(rate(ScheduleOptions("cosine"), step, 1, 4), 3) for step in range(4)]
@@ -73,5 +77,5 @@ def rate(options: ScheduleOptions, step: int, steps: int, epochs: int) -> float:
 
 
 def _cosine(progress: float) -> float:
-    """Falls from 1 to 0 while progress goes from 0 to 1."""
+    """Fall from 1 to 0 while progress goes from 0 to 1."""
     return (1 + math.cos(math.pi * min(progress, 1.0))) / 2

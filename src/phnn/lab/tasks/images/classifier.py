@@ -9,17 +9,17 @@ from torch import Tensor, nn
 from torchmetrics.classification import MulticlassAccuracy
 
 from phnn.lab.recipe import Recipe
-from phnn.lab.training.learner import Learner
+from phnn.lab.tasks.learner import Learner
 from phnn.models import Network
 
 
 class Classifier(Learner):
-    """Tells classes apart by cross-entropy.
+    """Learn classes by cross-entropy.
 
     Args:
-        model: A network that gives a score for each class.
+        model: A network with one output for each class.
         recipe: How to train it.
-        metadata: With the names of the classes.
+        metadata: The metadata of the data, with the names of the classes.
     """
 
     score = "accuracy"
@@ -29,5 +29,5 @@ class Classifier(Learner):
         super().__init__(model, recipe, metadata, {"accuracy": accuracy})
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Returns the mean cross-entropy."""
+        """Return the mean cross-entropy."""
         return nn.functional.cross_entropy(outputs, targets)

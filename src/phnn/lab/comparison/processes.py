@@ -1,0 +1,112 @@
+"""Runs in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from time import sleep
+
+from filelock import FileLock, Timeout
+
+from phnn.lab.runs import Run, RunFolderError
+
+LOG = "train.log"  # in the folder of a run
+END_SECONDS = 40.0  # for a run to end, which may first write a checkpoint
+POLL_SECONDS = 0.2
+
+
+@contextmanager
+def hold(out: Path) -> Iterator[None]:
+    """Keep other comparisons out of a folder.
+
+    Args:
+        out: The folder of the results.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    try:
+        lock = FileLock(out / ".lock").acquire(timeout=0)
+    except Timeout:
+        raise RunFolderError(
+            f"another comparison is at work in {out}; wait for it, or give another --out"
+        ) from None
+    with lock:
+        yield
+
+
+def run_all(
+    runs: Iterable[Run], jobs: int, report: Callable[[list[Run]], None], command: str = ""
+) -> list[Run]:
+    """Carry out runs, each in its own process. Runs that have ended are not repeated.
+
+    The processes end with this one, however it ends: they watch a pipe from it.
+
+    Args:
+        runs: The runs.
+        jobs: How many run at once. One shows its progress; several write it to `train.log` in
+            their folders.
+        report: A function of all runs with their outcomes so far. It is called at the beginning
+            and whenever a run has ended.
+        command: The command for the results.
+
+    Returns:
+        The runs with their outcomes.
+    """
+    known = [run.refresh() for run in runs]
+    known = [run if run.result is not None else replace(run, error=None) for run in known]
+    waiting = deque(number for number, run in enumerate(known) if run.result is None)
+    running: dict[int, subprocess.Popen[bytes]] = {}
+    report(known)
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                number = waiting.popleft()
+                running[number] = _start(known[number], command, visible=jobs == 1)
+            ended = [number for number, process in running.items() if process.poll() is not None]
+            for number in ended:
+                code = running.pop(number).returncode
+                known[number] = _settle(known[number], code, has_log=jobs > 1)
+                report(known)
+            if not ended:
+                sleep(POLL_SECONDS)
+    finally:  # after an interrupt, no run is left behind
+        for process in running.values():
+            process.terminate()
+        for process in running.values():
+            _await(process)
+    return known
+
+
+def _await(process: subprocess.Popen[bytes]) -> None:
+    try:
+        process.wait(END_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _start(run: Run, command: str, *, visible: bool) -> subprocess.Popen[bytes]:
+    run.folder.mkdir(parents=True, exist_ok=True)
+    names = {name: getattr(run, name) for name in ("comparison", "family", "variant")}
+    what = json.dumps({"recipe": run.recipe, "names": names, "command": command})
+    argv = [sys.executable, "-m", "phnn.lab.training", str(run.folder), what]
+    # a session of its own: Ctrl-C is for this process, which then ends the runs
+    options = {"stdin": subprocess.PIPE, "start_new_session": True}
+    if visible:
+        return subprocess.Popen(argv, **options)  # type: ignore[call-overload, no-any-return]
+    with (run.folder / LOG).open("ab") as log:
+        return subprocess.Popen(argv, stdout=log, stderr=log, **options)  # type: ignore[call-overload, no-any-return]
+
+
+def _settle(run: Run, code: int, *, has_log: bool) -> Run:
+    """Return a run with what became of it; its result counts if it is of its recipe."""
+    ended = run.refresh()
+    if ended.result is not None or ended.error is not None:
+        return ended
+    hint = f"; see {run.folder / LOG}" if has_log else ""
+    return replace(ended, error=f"its process ended with exit code {code}{hint}")

@@ -1,0 +1,292 @@
+"""A training run: a folder with one file that describes it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from phnn.io.atomic import write_text
+from phnn.lab.recipe import PRIVATE, Recipe, Tree, build_recipe, differences, keep_known, merge
+
+CONFIG = "config.yaml"  # describes the run: its recipe, and a section `run`
+RESULT = "result.json"  # its outcome; written last
+FAILURE = "failure.json"  # what stopped it
+MODEL = "model.safetensors"
+LAST = "checkpoints/last.ckpt"
+BEST = "checkpoints/best.ckpt"
+FORMAT = (1, 0)  # of config.yaml: newer minor versions load, other major versions do not
+_ASKED = "recipe.yaml"  # in folders from before format 1.0: the recipe that a comparison asked for
+
+
+class RunFolderError(ValueError):
+    """A folder that cannot be used for a run."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training run.
+
+    Attributes:
+        folder: The folder of the run. It need not exist.
+        family: The recipe, for people.
+        variant: The network, for people.
+        seed: The seed of the run.
+        recipe: The recipe as a nested mapping; None when the folder is not here.
+        result: The contents of `result.json`; None before the run has ended.
+        error: What stopped the run.
+        comparison: The comparison that the run belongs to; empty when there is none.
+        began: The options with which the run began, where they have changed since.
+    """
+
+    folder: Path
+    family: str
+    variant: str
+    seed: int
+    recipe: Tree | None = None
+    result: dict[str, Any] | None = None
+    error: str | None = None
+    comparison: str = ""
+    began: Tree | None = None
+
+    @property
+    def status(self) -> str:
+        """Either "finished", "failed" or "waiting"."""
+        return "failed" if self.error else "waiting" if self.result is None else "finished"
+
+    @property
+    def name(self) -> str:
+        """The name of the run, for people."""
+        return f"{self.family} {self.variant}, seed {self.seed}"
+
+    @property
+    def has_model(self) -> bool:
+        """Whether the trained network is here."""
+        return (self.folder / MODEL).is_file()
+
+    @property
+    def is_real(self) -> bool:
+        """Whether the network has no algebra; one that starts from a file may have one."""
+        model = (self.result or {}).get("model", {})
+        started = (self.recipe or {}).get("start") is not None
+        return not started and model.get("n") is None and model.get("algebra") is None
+
+    def to_row(self) -> dict[str, Any]:
+        """Return the run as JSON can hold it, without its recipe."""
+        row = {name: getattr(self, name) for name in ("family", "variant", "seed")}
+        row |= {"folder": self.folder.name, "status": self.status}
+        return {**row, "error": self.error, "result": self.result}
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any], runs: Path) -> Run:
+        """Return the run that `to_row` wrote.
+
+        Args:
+            row: What `to_row` returned.
+            runs: The folder that holds the folders of the runs.
+        """
+        folder = runs / Path(row["folder"]).name  # never outside of `runs`
+        known = {name: row[name] for name in ("family", "variant", "seed", "result", "error")}
+        recipe = _read_config(folder)[0] if (folder / CONFIG).is_file() else None
+        return cls(folder, recipe=recipe, **known)
+
+    @classmethod
+    def open(cls, folder: Path) -> Run:
+        """Read the run in a folder.
+
+        Args:
+            folder: The folder of a run that has begun.
+
+        Raises:
+            RunFolderError: The description is damaged, or its format is not known.
+        """
+        tree, about = _read_config(folder)
+        try:
+            recipe = build_recipe(tree)
+        except (TypeError, ValueError) as error:
+            raise _not_a_recipe(folder / CONFIG, error) from error
+        names = ("comparison", "family", "variant", "began")
+        run = cls.make(folder, recipe, **{name: about[name] for name in names if name in about})
+        return run.refresh()
+
+    @classmethod
+    def make(cls, folder: Path, recipe: Recipe, **names: Any) -> Run:
+        """Return a new run.
+
+        Args:
+            folder: The folder of the run.
+            recipe: The recipe.
+            names: Other attributes. By default the data set is the family and the network the
+                variant.
+        """
+        names.setdefault("family", str(recipe.data.get("name", recipe.task)))
+        names.setdefault("variant", describe_network(recipe))
+        return cls(folder, seed=recipe.seed, recipe=recipe.to_dict(), **names)
+
+    def refresh(self) -> Run:
+        """Return the run with its outcome, as its folder has it now.
+
+        A result that belongs to another recipe is an error, not an outcome.
+        """
+        result, failure = read_json(self.folder / RESULT), read_json(self.folder / FAILURE)
+        if result is None:
+            return replace(self, result=None, error=failure and failure["error"])
+        here = (self.folder / CONFIG).is_file()
+        changed = _compare_result(result, _read_config(self.folder)[0] if here else self.recipe)
+        if changed:
+            error = f"{RESULT} belongs to another recipe ({'; '.join(changed)})"
+            return replace(self, result=None, error=error)
+        return replace(self, result=result, error=None)
+
+    def resume(self, recipe: Recipe) -> Run:
+        """Return this run as it continues with a recipe, which may differ in how it is computed."""
+        first, new = _find_began(self), recipe.to_dict()
+        began = {
+            section: {key: old for key, old in first[section].items() if new[section][key] != old}
+            for section in ("data", "trainer")
+        }
+        return replace(self, recipe=new, began={k: v for k, v in began.items() if v} or None)
+
+    def write(self) -> None:
+        """Write the description of the run into its folder."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        about: Tree = {"format": ".".join(map(str, FORMAT))}
+        if self.comparison:
+            about |= {name: getattr(self, name) for name in ("comparison", "family", "variant")}
+        if self.began:
+            about["began"] = self.began
+        tree = {"run": about, **(self.recipe or {})}
+        write_text(self.folder / CONFIG, yaml.safe_dump(tree, sort_keys=False, allow_unicode=True))
+
+
+def describe_network(recipe: Recipe) -> str:
+    """Return the name of a network, what its layers are, and what it starts from.
+
+    Example:
+        >>> describe_network(Recipe(model={"name": "resnet20", "n": 4}))
+        'resnet20 n=4'
+    """
+    name = f"{recipe.model.get('name', 'network')} {describe_layers(recipe.model)}"
+    return name if recipe.start is None else f"{name} from {name_start(recipe.start)}"
+
+
+def describe_layers(model: Mapping[str, Any]) -> str:
+    """Return what the layers of a network are: an algebra, "n=4" or "real"."""
+    return str(model.get("algebra") or ("real" if model.get("n") is None else f"n={model['n']}"))
+
+
+def name_start(start: str) -> str:
+    """Return what to call the network that a run starts from: its file, or the run's folder."""
+    path = Path(start).resolve()
+    named = path.parent if path.name == MODEL else path
+    return named.name.removesuffix(".safetensors")
+
+
+def read_json(path: Path) -> Any:
+    """Return the contents of a JSON file; None when it does not exist."""
+    if not path.exists():
+        return None
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise RunFolderError(f"{path} is damaged ({error}); delete it and run again") from error
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write a JSON file, atomically."""
+    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+
+def check_folder(folder: Path, recipe: Recipe, *, asked: bool = False) -> None:
+    """Raise an error when a folder holds a run that is not of this recipe.
+
+    Args:
+        folder: The folder. It need not exist.
+        recipe: The recipe that would continue the run, or take its result.
+        asked: Whether the recipe is the one with which the run should have begun. What may change
+            when a run continues may then have changed.
+    """
+    ended = (folder / RESULT).exists()
+    if not (folder / CONFIG).exists() or not (ended or (folder / LAST).exists()):
+        return
+    run = Run.open(folder)
+    assert run.recipe is not None
+    new = recipe.to_dict()
+    changed = differences(run.recipe, new, ended=ended and not asked)
+    if asked:
+        changed = changed or differences(_find_began(run), new, ended=ended)
+    if changed:
+        moved = any(change.startswith("data.root:") for change in changed)
+        hint = f"; if the data have moved, change {folder / CONFIG}" if moved else ""
+        raise RunFolderError(
+            f"{folder} holds a run of another recipe ({'; '.join(changed)}); give another --out, "
+            f"or delete the folder{hint}"
+        )
+    if ended and run.result is None:
+        raise RunFolderError(f"{folder}: {run.error}; delete the file, or the folder")
+
+
+def public(recipe: Recipe) -> Tree:
+    """Return a recipe without the folders of somebody's machine."""
+    tree = recipe.to_dict()
+    data = {key: value for key, value in recipe.data.items() if key not in PRIVATE}
+    return {**tree, "data": data, "start": recipe.start and name_start(recipe.start)}
+
+
+def _read_config(folder: Path) -> tuple[Tree, Tree]:
+    """Return the recipe and the section `run` of a description."""
+    path = folder / CONFIG
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise _not_a_recipe(path, error) from error
+    if not isinstance(tree, dict):
+        raise _not_a_recipe(path, "it is empty" if tree is None else "it is no mapping")
+    about = tree.pop("run", {})
+    major, minor = _parse_format(path, about.get("format", "1.0"))
+    if major != FORMAT[0]:
+        raise RunFolderError(
+            f"{path} has format {major}.{minor}, and this version of phnn reads format "
+            f"{FORMAT[0]} alone; use the version of phnn that wrote it"
+        )
+    return (keep_known(tree) if minor > FORMAT[1] else tree), about
+
+
+def _parse_format(path: Path, text: object) -> tuple[int, int]:
+    try:
+        major, minor = map(int, str(text).split("."))
+    except ValueError:
+        raise RunFolderError(f"{path} has format {text!r}, which is no version") from None
+    return major, minor
+
+
+def _not_a_recipe(path: Path, error: object) -> RunFolderError:
+    return RunFolderError(
+        f"{path} is not a recipe ({error}); give another --out, or delete the folder"
+    )
+
+
+def _find_began(run: Run) -> Tree:
+    """Return the recipe with which a run began."""
+    assert run.recipe is not None
+    path = run.folder / _ASKED
+    if run.began is not None or not path.exists():
+        return merge(run.recipe, run.began or {})
+    try:
+        return build_recipe(yaml.safe_load(path.read_text(encoding="utf-8"))).to_dict()
+    except (yaml.YAMLError, AttributeError, TypeError, ValueError) as error:
+        raise _not_a_recipe(path, error) from error
+
+
+def _compare_result(result: Mapping[str, Any], tree: Tree | None) -> list[str]:
+    """Return how the recipe of a result differs from that of its folder, as far as it is known."""
+    if tree is None:
+        return []
+    ours = public(build_recipe(tree))
+    # results from before format 1.0 hold these parts of the recipe alone
+    theirs = result.get("recipe") or {**ours, **{k: result[k] for k in ("task", "data", "seed")}}
+    return differences(theirs, ours, ended=True)

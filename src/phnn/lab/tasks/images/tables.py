@@ -1,0 +1,177 @@
+"""Images in the data sets of Hugging Face, from the hub or from files."""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from phnn.lab.seeds import derive_seed
+from phnn.lab.tasks.images.sources import (
+    SPLIT_NAMES,
+    Encoded,
+    Opened,
+    Rows,
+    find_use,
+    fingerprint_folder,
+)
+
+SHUFFLE_BUFFER = 10_000  # rows held while a stream is shuffled: about 1 GB of ImageNet's JPEG bytes
+
+
+@dataclass(frozen=True)
+class TableRows:
+    """The rows of a Hugging Face data set, in memory or streamed."""
+
+    table: Any
+    split: str
+    image: str
+    label: str
+    size: int
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __iter__(self) -> Iterator[Encoded]:
+        return self._encode(self.table)
+
+    def shuffled(self, seed: int, epoch: int) -> Iterable[Encoded]:
+        """Return the rows shuffled; those of a stream within a moving buffer, as are its files."""
+        seed = derive_seed(seed, epoch) % 2**32  # what numpy's legacy seeds take
+        if hasattr(self.table, "__len__"):  # on disk as `save_to_disk` wrote it: any order is cheap
+            return self._encode(self.table.shuffle(seed=seed, keep_in_memory=True))
+        return self._encode(self.table.shuffle(seed=seed, buffer_size=SHUFFLE_BUFFER))
+
+    def _encode(self, table: Iterable[Mapping[str, Any]]) -> Iterator[Encoded]:
+        for number, row in enumerate(table):
+            cell = row[self.image]
+            name = f"{self.split} row {number}" + (f" ({cell['path']})" if cell["path"] else "")
+            content = cell["bytes"] if cell["bytes"] is not None else Path(cell["path"])
+            yield Encoded(name, content, row[self.label])
+
+
+@dataclass(frozen=True)
+class HubSource:
+    """A data set of the Hugging Face hub."""
+
+    hub: str
+    config: str | None
+    splits: Mapping[str, str]
+
+    @cached_property
+    def _tables(self) -> Mapping[str, Any]:
+        return self._load(streaming=False)
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the fingerprints that `datasets` gives each split."""
+        marks = [f"{split}={table._fingerprint}" for split, table in sorted(self._tables.items())]
+        return hashlib.sha256("\0".join([self.hub, *marks]).encode()).hexdigest()
+
+    def open(self, *, streaming: bool = False) -> Opened:
+        """Download the data set (through the cache of `datasets`), or begin to stream it."""
+        tables = self._load(streaming=True) if streaming else self._tables
+        return _open_tables(self.hub, tables, self.splits)
+
+    def _load(self, *, streaming: bool) -> Mapping[str, Any]:
+        import datasets
+
+        try:
+            return datasets.load_dataset(self.hub, self.config, streaming=streaming)  # type: ignore[no-any-return]
+        except (OSError, ValueError) as error:
+            raise ValueError(
+                f"the hub data set {self.hub!r} cannot be loaded: {error}. Without a network, pass "
+                "root=, a folder with its parquet files"
+            ) from error
+
+
+@dataclass(frozen=True)
+class TableFolder:
+    """A folder with parquet, arrow or tar files, or with a data set written by `save_to_disk`."""
+
+    folder: Path
+    splits: Mapping[str, str]
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the names, sizes and times of the files."""
+        return fingerprint_folder(self.folder, self.splits)
+
+    def open(self, *, streaming: bool = False) -> Opened:
+        """Open the tables; `streaming` avoids the copy that `datasets` makes of them."""
+        return _open_tables(str(self.folder), self._load(streaming), self.splits)
+
+    def _load(self, streaming: bool) -> Mapping[str, Any]:
+        import datasets
+
+        if any((self.folder / mark).exists() for mark in ("dataset_dict.json", "state.json")):
+            saved = datasets.load_from_disk(str(self.folder))
+            return saved if isinstance(saved, Mapping) else {"train": saved}
+        return datasets.load_dataset(str(self.folder), streaming=streaming)  # type: ignore[no-any-return]
+
+
+def _open_tables(name: str, tables: Mapping[str, Any], renamed: Mapping[str, str]) -> Opened:
+    import datasets
+
+    used: dict[str, Rows] = {}
+    classes: tuple[str, ...] = ()
+    for split, table in tables.items():
+        use = find_use(split, renamed)
+        if use is None:
+            continue
+        image, label = find_columns(name, table.features)
+        classes = classes or tuple(table.features[label].names)
+        # select_columns: a mask or a caption beside the image need not be read
+        plain = table.select_columns([image, label])
+        plain = plain.cast_column(image, datasets.Image(decode=False))
+        used[use] = TableRows(plain, split, image, label, _count_rows(name, split, table))
+    if not used:
+        raise ValueError(
+            f"{name} has the splits {', '.join(tables)}; none is called "
+            f"{' or '.join(renamed or SPLIT_NAMES)}"
+        )
+    return Opened(classes, used)
+
+
+def _count_rows(name: str, split: str, table: Any) -> int:
+    """Return the number of rows; of a stream, from what is known about its files."""
+    import datasets
+    from pyarrow import parquet  # type: ignore[import-untyped]
+
+    if isinstance(table, datasets.Dataset):
+        return len(table)
+    known = table.info.splits or {}
+    if split in known:
+        return int(known[split].num_examples)
+    files = datasets.load_dataset_builder(name).config.data_files[split]
+    if not all(Path(file).suffix == ".parquet" for file in files):
+        raise ValueError(
+            f"the stream of {name}, split {split}, does not tell how many images it has, which a "
+            "schedule needs; convert it to parquet, or add dataset_info to its README.md"
+        )
+    return sum(parquet.read_metadata(file).num_rows for file in files)
+
+
+def find_columns(name: str, features: Mapping[str, Any] | None) -> tuple[str, str]:
+    """Find the image column and the label column by their types.
+
+    Of several label columns, take the one with the most classes: the 100 of CIFAR-100 rather than
+    its 20 coarse ones.
+
+    Args:
+        name: The data set, for the message.
+        features: Its columns with their types.
+    """
+    import datasets
+
+    columns = features or {}
+    images = [column for column, kind in columns.items() if isinstance(kind, datasets.Image)]
+    labels = [column for column, kind in columns.items() if isinstance(kind, datasets.ClassLabel)]
+    if len(images) != 1 or not labels:
+        found = ", ".join(f"{column}: {type(kind).__name__}" for column, kind in columns.items())
+        raise ValueError(
+            f"{name} must have one Image column and a ClassLabel column; it has {found or 'none'}. "
+            "datasets.Dataset.cast_column gives a column its type"
+        )
+    return images[0], max(labels, key=lambda column: columns[column].num_classes)

@@ -1,0 +1,51 @@
+"""The task of sound event detection."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from phnn.lab.tasks.sound.data import SoundData
+from phnn.lab.tasks.sound.detection import Event, predict
+from phnn.lab.tasks.sound.spectrograms import BINS
+from phnn.lab.tasks.task import Score, Task
+from phnn.models import Network, SEDnet
+
+
+def _choose_options(data: SoundData) -> dict[str, Any]:
+    return {
+        "in_channels": data.in_channels,
+        "num_classes": data.num_classes,
+        "bins": BINS,
+        "overlaps": data.overlaps,
+        "logits": True,
+    }
+
+
+def _check_network(model: Network) -> None:
+    if not isinstance(model, SEDnet):
+        raise ValueError(
+            f"the network {model.config['name']} is for task=images; task=sound takes sednet"
+        )
+
+
+SOUND = Task(
+    "sound",
+    scores=(
+        Score("f", "F-score"),
+        Score("er", "ER", higher=False),
+        Score("sed", "SED score", higher=False),
+        Score("precision", "P"),
+        Score("recall", "R"),
+    ),
+    data=SoundData,
+    learner="phnn.lab.tasks.sound.detector:Detector",
+    network_options=_choose_options,
+    check_network=_check_network,
+    predict=predict,
+    columns=("recording", *Event._fields),
+    picture="phnn.lab.tasks.sound.report:draw_heard",
+    sections="phnn.lab.tasks.sound.report:sections",
+    figures="phnn.lab.tasks.sound.report:figures",
+    note="Events are counted plainly. The counting behind the paper's scores counts frames without "
+    'a true or a found event twice: SoundEventScores(counting="authors").',
+)

@@ -1,0 +1,133 @@
+"""Checkpoints that make a run safe to stop."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import lightning
+import torch
+from lightning.fabric.plugins import TorchCheckpointIO
+from lightning.pytorch.callbacks import Checkpoint
+
+from phnn.io import replacing
+from phnn.lab.runs import BEST, LAST
+from phnn.lab.tasks.learner import Learner
+from phnn.lab.training.epochs import EpochLog
+from phnn.lab.training.stopping import Stoppable
+
+
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Write a checkpoint to a temporary file beside it, which replaces it when it is complete.
+
+    Lightning's own goes through the temporary folder, which may be another disk, and then copies.
+    """
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
+    ) -> None:
+        """Write a checkpoint; the old one stays until the new one is complete."""
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with replacing(path) as temporary:
+                torch.save(checkpoint, temporary)
+        except (OSError, RuntimeError) as error:  # torch turns a full disk into a RuntimeError
+            raise OSError(
+                f"the checkpoint {path} cannot be written: {error}. The one before it is intact: "
+                "make room and give the same command again to continue from there"
+            ) from error
+
+
+class Keeper(Checkpoint):
+    """Write each epoch to last.ckpt, and to best.ckpt when it is the best yet.
+
+    This is not Lightning's ModelCheckpoint. A run that resumes from a checkpoint that
+    ModelCheckpoint writes at the last step of an epoch skips the validation of that epoch, so it
+    differs from an unbroken run. As a `Checkpoint`, this callback runs after all others: the row of
+    the log is on disk, and early stopping and averaging have their new state.
+
+    Args:
+        folder: The folder of the run.
+        history: The log of the epochs.
+        stop: Signals to wait for.
+        steps: Checkpoint after this many steps, too.
+        minutes: Checkpoint after this many minutes, too.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        history: EpochLog,
+        stop: Stoppable,
+        steps: int | None = None,
+        minutes: float | None = None,
+    ) -> None:
+        self.last = folder / LAST
+        self.best = folder / BEST
+        self.history = history
+        self.stop = stop
+        self.steps = steps
+        self.minutes = minutes
+        self.best_score: float | None = None
+        self.best_epoch: int | None = None
+        self._saved_at = time.monotonic()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run needs."""
+        return {"epochs": self.history.epochs, "score": self.best_score, "epoch": self.best_epoch}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a checkpoint."""
+        self.history.epochs = state["epochs"]
+        self.best_score, self.best_epoch = state["score"], state["epoch"]
+
+    def on_train_start(
+        self, trainer: lightning.Trainer, learner: lightning.LightningModule
+    ) -> None:
+        """Let signals wait for a checkpoint; end a run that early stopping has ended before."""
+        self._saved_at = time.monotonic()
+        self.stop.deferred = True
+        if any(each.wait_count >= each.patience for each in trainer.early_stopping_callbacks):
+            trainer.should_stop = True
+
+    def on_train_end(self, trainer: lightning.Trainer, learner: lightning.LightningModule) -> None:
+        """Let signals end the process at once."""
+        self.stop.deferred = False
+
+    def on_train_batch_end(
+        self, trainer: lightning.Trainer, learner: lightning.LightningModule, *args: Any
+    ) -> None:
+        """Checkpoint in the middle of an epoch, if asked to or told to stop."""
+        if trainer.is_last_batch:
+            return  # the checkpoint of the epoch is next, after validation
+        by_steps = self.steps is not None and trainer.global_step % self.steps == 0
+        # processes that train together save together, and may not all know of a signal yet
+        told = trainer.received_sigterm and trainer.world_size == 1
+        if by_steps or told or self._is_late(trainer):
+            self._save(trainer, self.last)
+
+    def _is_late(self, trainer: lightning.Trainer) -> bool:
+        if self.minutes is None:
+            return False
+        late = time.monotonic() - self._saved_at >= 60 * self.minutes
+        # every process must come to the same answer: saving is done together
+        return bool(trainer.strategy.broadcast(late))
+
+    def on_train_epoch_end(
+        self, trainer: lightning.Trainer, learner: lightning.LightningModule
+    ) -> None:
+        """Checkpoint an epoch."""
+        assert isinstance(learner, Learner)
+        if self.history.row is None:
+            return
+        score = self.history.row.get(f"val_{learner.score}")
+        if score is not None and learner.improves(score, self.best_score):
+            self.best_score, self.best_epoch = score, trainer.current_epoch
+            self._save(trainer, self.best)
+        self._save(trainer, self.last)
+
+    def _save(self, trainer: lightning.Trainer, path: Path) -> None:
+        trainer.save_checkpoint(path, weights_only=False)
+        self._saved_at = time.monotonic()

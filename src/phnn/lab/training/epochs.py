@@ -1,0 +1,187 @@
+"""The log of a run: a row for each epoch."""
+
+from __future__ import annotations
+
+import csv
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import lightning
+import torch
+from lightning.pytorch.callbacks import Callback
+
+from phnn.io import replacing
+from phnn.lab.tasks.learner import Learner
+
+SETTLING = 10  # first iterations of an epoch, left out of its mean: caches and buffers fill
+
+
+class MetricsLog:
+    """A CSV file with one row for each epoch.
+
+    This is not Lightning's CSVLogger, which deletes the rows before a resumption.
+
+    Args:
+        path: The file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self) -> list[dict[str, str]]:
+        """Return the complete rows."""
+        if not self.path.exists():
+            return []
+        with self.path.open(newline="", encoding="utf-8") as file:
+            return [row for row in csv.DictReader(file) if None not in row.values()]
+
+    def rewind(self, epochs: int) -> None:
+        """Drop the rows of epochs that will be trained again.
+
+        Args:
+            epochs: The number of epochs that the checkpoint has completed.
+        """
+        kept = [row for row in self.read() if int(row["epoch"]) < epochs]
+        with replacing(self.path) as temporary, temporary.open("w", newline="") as file:
+            if kept:
+                writer = csv.DictWriter(file, list(kept[0]))
+                writer.writeheader()
+                writer.writerows(kept)
+
+    def append(self, row: dict[str, Any]) -> None:
+        """Add a row and wait until it is on the disk."""
+        with self.path.open("a", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, list(row))
+            if file.tell() == 0:
+                writer.writeheader()
+            writer.writerow(row)
+            file.flush()
+            os.fsync(file.fileno())
+
+
+class Clock(Callback):
+    """Measure iterations and the whole training, across interruptions."""
+
+    def __init__(self) -> None:
+        self.iterations: list[float] = []
+        self.mean: float | None = None
+        self.std: float | None = None
+        self.seconds = 0.0
+        self._mark: float | None = None
+        self._began = time.perf_counter()
+
+    @property
+    def total(self) -> float:
+        """The seconds of training up to now."""
+        return self.seconds + time.perf_counter() - self._began
+
+    def on_train_start(
+        self, trainer: lightning.Trainer, learner: lightning.LightningModule
+    ) -> None:
+        """Start the clock."""
+        self._began = time.perf_counter()
+
+    def on_train_epoch_start(
+        self, trainer: lightning.Trainer, learner: lightning.LightningModule
+    ) -> None:
+        """Forget the iterations of the last epoch."""
+        self.iterations, self._mark = [], None
+
+    def on_train_batch_end(
+        self, trainer: lightning.Trainer, learner: lightning.LightningModule, *args: Any
+    ) -> None:
+        """Take the time since the end of the last iteration: loading, computing, everything."""
+        now = time.perf_counter()
+        if self._mark is not None:
+            self.iterations.append(now - self._mark)
+        self._mark = now
+
+    def on_train_epoch_end(
+        self, trainer: lightning.Trainer, learner: lightning.LightningModule
+    ) -> None:
+        """Compute the mean of the epoch."""
+        settled = self.iterations[SETTLING:] or self.iterations
+        if len(settled) > 1:
+            times = torch.tensor(settled, dtype=torch.float64)
+            self.mean, self.std = float(times.mean()), float(times.std())
+
+    def on_train_end(self, trainer: lightning.Trainer, learner: lightning.LightningModule) -> None:
+        """Stop the clock."""
+        self.seconds = self.total
+
+    def state_dict(self) -> dict[str, float | None]:
+        """Return what a resumed run needs."""
+        return {"mean": self.mean, "std": self.std, "seconds": self.total}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from an earlier part of the run."""
+        self.mean, self.std, self.seconds = state["mean"], state["std"], state["seconds"]
+
+
+class EpochLog(Callback):
+    """Write the scores of each epoch to metrics.csv and to the logger.
+
+    The row is on disk before the checkpoint is, and a resumed run drops the rows that are later
+    than its checkpoint. So no row is lost, and none is there twice.
+
+    Args:
+        path: The file.
+        clock: The clock of the run.
+
+    Attributes:
+        row: The row of the epoch that has just ended; None when it was logged before.
+        epochs: The number of epochs that were logged.
+    """
+
+    def __init__(self, path: Path, clock: Clock) -> None:
+        self.rows = MetricsLog(path)
+        self.clock = clock
+        self.row: dict[str, Any] | None = None
+        self.epochs = 0
+        self._lr = float("nan")
+
+    def on_train_start(
+        self, trainer: lightning.Trainer, learner: lightning.LightningModule
+    ) -> None:
+        """Drop the rows after the checkpoint."""
+        if trainer.is_global_zero:
+            self.rows.rewind(self.epochs)
+
+    def on_train_batch_start(
+        self, trainer: lightning.Trainer, learner: lightning.LightningModule, *args: Any
+    ) -> None:
+        """Note the rate of this step; at the end of the epoch it is that of the next one."""
+        self._lr = trainer.optimizers[0].param_groups[-1]["lr"]
+
+    def on_train_epoch_end(
+        self, trainer: lightning.Trainer, learner: lightning.LightningModule
+    ) -> None:
+        """Log an epoch."""
+        assert isinstance(learner, Learner)
+        self.row = None
+        if trainer.current_epoch < self.epochs:
+            return  # Lightning ends an epoch again when a run resumes from that end
+        self.row = self._make_row(trainer, learner)
+        self.epochs = trainer.current_epoch + 1
+        if trainer.is_global_zero:
+            self.rows.append(self.row)
+        for logger in trainer.loggers:
+            scores = {name: value for name, value in self.row.items() if name != "step"}
+            logger.log_metrics(scores, self.row["step"])
+        monitored = f"val_{learner.score}"
+        if trainer.early_stopping_callbacks and monitored in self.row:
+            learner.log(monitored, self.row[monitored], logger=False)
+
+    def _make_row(self, trainer: lightning.Trainer, learner: Learner) -> dict[str, Any]:
+        scores = learner.train_scores.take()
+        if not learner.val_scores.empty:
+            scores |= learner.val_scores.take()
+        return {
+            "epoch": trainer.current_epoch,
+            "step": trainer.global_step,
+            "lr": self._lr,
+            **scores,
+            "seconds": round(self.clock.total, 3),
+        }

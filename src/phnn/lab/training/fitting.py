@@ -1,0 +1,143 @@
+"""Training and testing with Lightning."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import lightning
+import torch
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.utilities.exceptions import SIGTERMException
+
+from phnn.io import save
+from phnn.lab.recipe import Recipe
+from phnn.lab.runs import MODEL, public
+from phnn.lab.tasks.data import Data
+from phnn.lab.tasks.learner import Learner
+from phnn.lab.training.build import build_data, build_learner
+from phnn.lab.training.checkpoints import Keeper
+from phnn.lab.training.energy import EnergyMeter
+from phnn.lab.training.epochs import Clock, EpochLog
+from phnn.lab.training.provenance import describe_environment
+from phnn.lab.training.stopping import Stoppable, Stopped
+from phnn.lab.training.trainer import (
+    calm_lightning,
+    make_callbacks,
+    make_logger,
+    make_trainer,
+    to_lightning,
+)
+
+LOG_STEPS = 50  # between two points of the logger's curves
+
+
+def fit(recipe: Recipe, out: Path, stop: Stoppable, *, progress: bool) -> dict[str, Any]:
+    """Train and test the network of a recipe; save it.
+
+    Args:
+        recipe: What to run.
+        out: The folder of the run. A checkpoint there is continued.
+        stop: The signals that may end the training.
+        progress: Whether to show a progress bar.
+
+    Returns:
+        The result; nothing in processes other than the first of a run.
+    """
+    options = recipe.trainer
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    with calm_lightning():
+        data = build_data(recipe)
+        learner = build_learner(recipe, data)
+        clock = Clock()
+        log = EpochLog(out / "metrics.csv", clock)
+        keeper = Keeper(out, log, stop, options.checkpoint_steps, options.checkpoint_minutes)
+        has_validation = bool(data.val_dataloader())
+        if options.early_stopping is not None and not has_validation:
+            raise ValueError(
+                f"trainer.early_stopping={options.early_stopping} needs a validation split; give "
+                "--data.validation, or leave it out"
+            )
+        processes = options.devices * options.num_nodes
+        steps = -(-len(data.train_dataloader()) // processes)
+        trainer = make_trainer(
+            options,
+            callbacks=[
+                clock,
+                log,
+                *make_callbacks(options, learner, steps * options.max_epochs),
+                keeper,
+            ],
+            progress=progress,
+            logger=make_logger(options, out),
+            log_every_n_steps=min(LOG_STEPS, steps),
+            limit_val_batches=1.0 if has_validation else 0,
+            default_root_dir=out,
+        )
+        meter = EnergyMeter(options.energy if trainer.is_global_zero else False, options.country)
+        meter.start()
+        resumed = keeper.last.exists()
+        try:
+            trainer.fit(
+                learner,
+                to_lightning(data),
+                ckpt_path=keeper.last if resumed else None,
+                weights_only=True,
+            )
+        except SIGTERMException:
+            assert stop.signum is not None
+            raise Stopped(stop.signum) from None
+        # only the last part of a resumed run was measured: it must not look like the whole
+        energy = dict.fromkeys(meter.stop(), None) if resumed else meter.stop()
+        if keeper.best_epoch is not None:
+            learner.load_weights(torch.load(keeper.best, weights_only=True, map_location="cpu"))
+        scores = test(learner, data, trainer)
+        if not trainer.is_global_zero:
+            return {}
+        described = recipe.describe()
+        saved = save(learner.model, out / MODEL, metadata={**learner.metadata, **described})
+        return {
+            "model": learner.model.config,
+            **described,
+            "recipe": public(recipe),
+            **learner.count_parameters(),
+            "storage_bytes": saved.stat().st_size,
+            "epochs": log.epochs,
+            "selected": "last" if keeper.best_epoch is None else f"best, epoch {keeper.best_epoch}",
+            f"val_{learner.score}": keeper.best_score,
+            **scores,
+            "train_seconds": clock.seconds,
+            "train_seconds_per_100": clock.mean and 100 * clock.mean,
+            "train_seconds_per_100_std": clock.std and 100 * clock.std,
+            **energy,
+            "resumed": resumed,
+            **describe_environment(trainer),
+        }
+
+
+def test(learner: Learner, data: Data, trainer: lightning.Trainer) -> dict[str, float]:
+    """Return the scores on the test split, and the seconds that it took.
+
+    Args:
+        learner: The learner with its network.
+        data: The data with the test split.
+        trainer: The trainer.
+    """
+    stopwatch = _TestStopwatch()
+    trainer.callbacks.append(stopwatch)  # type: ignore[attr-defined]
+    trainer.test(learner, to_lightning(data), verbose=False)
+    return {**learner.test_scores.take(), "test_seconds": stopwatch.seconds}
+
+
+class _TestStopwatch(Callback):
+    """Measure the test alone, without reading data and starting processes."""
+
+    seconds = 0.0
+
+    def on_test_epoch_start(self, *args: Any) -> None:
+        self.seconds = -time.perf_counter()
+
+    def on_test_epoch_end(self, *args: Any) -> None:
+        self.seconds += time.perf_counter()

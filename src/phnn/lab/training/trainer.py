@@ -1,0 +1,159 @@
+"""Lightning's trainer, set up by the options of a recipe."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import lightning
+from lightning.pytorch import callbacks as lightning_callbacks
+from lightning.pytorch import loggers
+from lightning.pytorch.callbacks import Callback, Checkpoint, TQDMProgressBar
+from torch import Tensor
+
+from phnn.lab.recipe import TrainerOptions
+from phnn.lab.tasks.data import Data
+from phnn.lab.tasks.learner import Learner
+from phnn.lab.training.checkpoints import AtomicCheckpointIO
+
+
+def make_trainer(
+    options: TrainerOptions, *, callbacks: list[Callback], progress: bool, **arguments: Any
+) -> lightning.Trainer:
+    """Return Lightning's trainer for our loaders and checkpoints.
+
+    Args:
+        options: How to train.
+        callbacks: Our callbacks.
+        progress: Whether to show a progress bar.
+        arguments: Further arguments of Lightning's trainer.
+    """
+    return lightning.Trainer(
+        max_epochs=options.max_epochs,
+        accelerator=options.accelerator,
+        devices=options.devices,
+        num_nodes=options.num_nodes,
+        strategy=options.strategy,
+        precision=options.precision,  # type: ignore[arg-type]
+        gradient_clip_val=options.gradient_clip_val,
+        deterministic=options.deterministic,
+        callbacks=[*callbacks, *([_ProgressBar(refresh_rate=10)] if progress else [])],
+        plugins=[AtomicCheckpointIO()],
+        num_sanity_val_steps=0,
+        enable_checkpointing=any(isinstance(each, Checkpoint) for each in callbacks),
+        enable_progress_bar=progress,
+        enable_model_summary=False,
+        use_distributed_sampler=False,  # our loaders know their process
+        **arguments,
+    )
+
+
+def make_logger(options: TrainerOptions, out: Path) -> Any:
+    """Return the logger that the options name; False for none."""
+    if options.logger == "wandb":
+        return loggers.WandbLogger(name=out.name, save_dir=out)
+    if options.logger == "mlflow":
+        return loggers.MLFlowLogger(run_name=out.name, save_dir=str(out / "mlruns"))
+    kinds = {"tensorboard": loggers.TensorBoardLogger, "csv": loggers.CSVLogger}
+    kind = kinds.get(options.logger)
+    return False if kind is None else kind(out, name=None, version=options.logger)
+
+
+def make_callbacks(options: TrainerOptions, learner: Learner, steps: int) -> list[Callback]:
+    """Return Lightning's callbacks for early stopping and weight averaging, as far as wanted.
+
+    Args:
+        options: What is wanted.
+        learner: The learner, for its validation score.
+        steps: The training steps of the whole run.
+    """
+    wanted: list[Callback] = []
+    if options.averaging == "ema":
+        wanted.append(lightning_callbacks.EMAWeightAveraging(decay=options.averaging_decay))
+    elif options.averaging == "swa":
+        start = round(options.averaging_start * steps)
+        wanted.append(lightning_callbacks.WeightAveraging(avg_fn=partial(_average, start)))
+    if options.early_stopping is not None:
+        wanted.append(
+            lightning_callbacks.EarlyStopping(
+                f"val_{learner.score}",
+                patience=options.early_stopping,
+                mode="min" if learner.lower_is_better else "max",
+                strict=False,  # at the end of an epoch that was logged before
+                check_on_train_epoch_end=True,
+            )
+        )
+    return wanted
+
+
+def _average(start: int, average: Tensor, now: Tensor, count: Tensor) -> Tensor:
+    """Return the weights themselves until step `start`, and their mean over the steps from then."""
+    if count <= start:
+        return now
+    return average + (now - average) / (count - start + 1)
+
+
+class LightningData(lightning.LightningDataModule):
+    """Lightning's view of the data of a task.
+
+    Args:
+        data: The data.
+    """
+
+    def __init__(self, data: Data) -> None:
+        super().__init__()
+        self.data = data
+
+    def setup(self, stage: str) -> None:
+        """Read the data, and tell them which process this is."""
+        assert self.trainer is not None
+        self.data.setup()
+        self.data.rank, self.data.world_size = self.trainer.global_rank, self.trainer.world_size
+
+    def train_dataloader(self) -> Any:
+        """Return the training batches."""
+        return self.data.train_dataloader()
+
+    def val_dataloader(self) -> Any:
+        """Return the validation batches."""
+        return self.data.val_dataloader()
+
+    def test_dataloader(self) -> Any:
+        """Return the test batches."""
+        return self.data.test_dataloader()
+
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        """Return the inputs and targets of a batch."""
+        return self.data.on_after_batch_transfer(batch, dataloader_idx)
+
+
+def to_lightning(data: Data) -> lightning.LightningDataModule:
+    """Return the data of a task as a data module, which they may be already."""
+    return data if isinstance(data, lightning.LightningDataModule) else LightningData(data)
+
+
+class _ProgressBar(TQDMProgressBar):
+    """Lightning's bar without the number that it gives to log folders."""
+
+    def get_metrics(self, *args: Any) -> dict[str, Any]:
+        return {key: value for key, value in super().get_metrics(*args).items() if key != "v_num"}
+
+
+@contextmanager
+def calm_lightning() -> Iterator[None]:
+    """Hide Lightning's advice, and a warning about its own code, from the terminal."""
+    logger = logging.getLogger("lightning.pytorch")
+    level = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            # Lightning 2.6 asks torch 2.13 in a way that torch no longer likes
+            warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)
+            yield
+    finally:
+        logger.setLevel(level)

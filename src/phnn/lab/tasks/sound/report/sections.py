@@ -39,7 +39,7 @@ def sections(runs: Sequence[Run], shelf: Shelf, say: Say) -> Iterator[Section]:
     """
     radars = list(_draw_radars(runs))
     if radars:
-        yield Section("radar", "Scores, size and speed", [pages.gallery(radars)])
+        yield Section("radar", "Radar", [pages.gallery(radars)])
     trained = find_trained(runs)
     if trained:
         say("testing the networks on some recordings")

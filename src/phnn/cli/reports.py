@@ -1,4 +1,4 @@
-"""The commands that make results readable."""
+"""The commands that report results."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ Overrides = dict[str, Any]
 
 
 def report(folder: Path, overrides: Overrides, out: Path | None = None) -> int:
-    """Write one HTML file about a comparison or a run, with all its tables and pictures.
+    """Write one HTML file about a comparison or a run, with all tables and figures.
 
     Example: phnn report runs/digits
 
     Args:
-        folder: Results of phnn compare, or the folder of a run; also when some runs have not ended.
+        folder: Folder of a comparison or a run. The runs need not have ended.
         overrides: Parts of the recipes to replace, such as --data.root FOLDER.
         out: The file; report.html in the folder by default.
     """
@@ -28,17 +28,17 @@ def report(folder: Path, overrides: Overrides, out: Path | None = None) -> int:
 
 
 def figures(overrides: Overrides, results: Path | None = None, out: Path | None = None) -> int:
-    """Draw the paper's figures, as PNG and SVG, from the library's own runs.
+    """Draw the paper's figures from your own runs, as PNG and SVG.
 
-    Those of the learning tests are drawn by phnn toy.
+    The command phnn toy draws the figures of the learning tests.
 
     Example: phnn figures runs/digits
 
     Args:
         overrides: Parts of the recipes to replace, such as --data.root FOLDER.
-        results: Results of phnn compare, or the folder of a run; without it, the figures are drawn
-            that need no run.
-        out: Folder of the figures; figures in the results or, without them, here by default.
+        results: Folder of a comparison or a run. Without it, the command draws the figures that
+            need no run.
+        out: Folder of the figures; by default the folder figures in the results, or here.
     """
     from phnn.lab.reports.figures import draw_figures
     from phnn.lab.training.trainer import calm_lightning
@@ -51,13 +51,13 @@ def figures(overrides: Overrides, results: Path | None = None, out: Path | None 
 
 
 def tables(format: Literal["text", "markdown", "csv"] = "text", only: str = "*") -> int:
-    """Print the sizes of the paper's networks beside those that the paper prints.
+    """Print the sizes of the paper's networks beside those printed in the paper.
 
     Args:
-        format: Of the table.
-        only: Pattern of the labels wanted, such as tab:sed_*.
+        format: Format of the table.
+        only: Pattern of the tables wanted, such as tab:sed_*.
     """
-    from phnn.lab.paper import sizes as paper
+    from phnn.lab.paper.sizes import derive_rows, render_rows
 
-    print(paper.render(paper.rows(only), format), end="")
+    print(render_rows(derive_rows(only), format), end="")
     return 0

@@ -140,7 +140,7 @@ def _show(answers: Iterator[Answer]) -> Iterator[Any]:
 
 def _draw(task: Task, answers: Iterator[Answer], folder: Path) -> Iterator[Answer]:
     """Draw answers, and yield them."""
-    from phnn.lab.reports.drawing import save_figure
+    from phnn.lab.drawing import save_figure
     from phnn.lab.tasks.task import resolve
 
     if task.picture is None:
@@ -209,6 +209,7 @@ def _conclude(
     comparison: Comparison, runs: list[Run], folder: Path, power: float, command: str
 ) -> int:
     from phnn.lab import reports
+    from phnn.lab.drawing import save_figure
 
     lines = reports.summarize(comparison, runs, power)
     print(f"\n{comparison.title}\n\n{reports.render_text(lines)}")
@@ -219,7 +220,7 @@ def _conclude(
     pictures = []
     if any(line.seeds for line in lines):
         bubbles = reports.draw_bubbles(comparison.title, lines)
-        pictures = reports.save_figure(bubbles, folder, "bubble")
+        pictures = save_figure(bubbles, folder, "bubble")
     print("\nwrote", *tables, *pictures, sep="\n  ")
     return FAILED_RUNS if failed else 0
 

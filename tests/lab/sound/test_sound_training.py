@@ -21,6 +21,7 @@ from phnn.lab.runs import BEST, Run
 from phnn.lab.tasks import sound
 from phnn.lab.tasks.learner import Learner
 from phnn.lab.tasks.sound.detection import Event, Heard, find_events
+from phnn.lab.tasks.sound.report import draw_heard
 from phnn.lab.trained import evaluate, load_trained
 from phnn.lab.training import check_recipe, train
 
@@ -244,7 +245,7 @@ def test_events_are_runs_of_active_frames():
 @pytest.mark.parametrize("events", [(), (Event(0.1, 0.5, "Laughter", 0.8),)])
 def test_picture_of_events(events, truth):
     heard = Heard(Path("x_A.wav"), events, truth, torch.rand(256, 80), 1.0, RATE)
-    figure = reports.draw_events(heard)
+    figure = draw_heard(heard)
     spectrogram, roll, _ = figure.axes
     assert spectrogram.get_xlim() == (0, 1)
     assert spectrogram.get_ylim() == (0, RATE / 2)

@@ -1,14 +1,14 @@
-"""What the paper prints: the sizes of its networks, table by table."""
+"""The sizes of the networks that the paper prints, table by table."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-UNKNOWN = "no network that fits the text gives this figure; "
+UNKNOWN = "no network that matches the text has this number; "
 BASIC_BLOCKS = (
-    "built of basic blocks, as the figure demands; true ResNet152 and the PH rows are not"
+    "the number requires basic blocks; the PH rows and other ResNet152 networks have bottlenecks"
 )
-SMALL_WIDTHS = "widths halved: 75 % fewer parameters, not filters"
+SMALL_WIDTHS = "half the widths: 75 % fewer parameters, not 75 % fewer filters"
 
 
 @dataclass(frozen=True)
@@ -16,17 +16,17 @@ class Printed:
     """The versions of one network in one table.
 
     Attributes:
-        table: the table's label in the paper.
-        model: the network's registered name.
-        figures: version ("real", the name of an algebra, or "n=…") to what is printed of it: the
-            parameters and, after a space, the storage.
-        options: arguments of `create_model` that all versions share.
-        remarks: why a figure is not ours, or under which reading it is.
+        table: The label of the table in the paper.
+        model: The registered name of the network.
+        numbers: The printed parameters of each version ("real", the name of an algebra, or "n=…")
+            and, after a space, its storage.
+        options: Arguments of `create_model` that all versions share.
+        remarks: Why a printed number differs from ours, or under which assumption it agrees.
     """
 
     table: str
     model: str
-    figures: Mapping[str, str]
+    numbers: Mapping[str, str]
     options: Mapping[str, Any] = field(default_factory=dict)
     remarks: Mapping[str, str] = field(default_factory=dict)
 
@@ -42,7 +42,7 @@ PRINTED = (
         "vgg19",
         {"real": "29.8M", "complex": "14.8M", "quaternion": "7.5M", "n=2": "14.9M", "n=4": "7.4M"},
         remarks={
-            "complex": UNKNOWN + "only the weights, without batch norm and biases, truncate to it",
+            "complex": UNKNOWN + "the weights alone, without batch norm and biases, truncate to it",
         },
     ),
     Printed(
@@ -57,9 +57,9 @@ PRINTED = (
             "n=4": "2.7M 10MB",
         },
         remarks={
-            "real": UNKNOWN + "the PH rows and their reductions fit our count",
-            "complex": UNKNOWN + "about half of the unexplained 10.1M",
-            "quaternion": "with 100 classes it rounds to the figure",
+            "real": UNKNOWN + "the PH rows and their reductions agree with our count",
+            "complex": UNKNOWN + "it is about half of the unexplained 10.1M",
+            "quaternion": "with 100 classes our count rounds to it",
         },
     ),
     Printed(
@@ -74,8 +74,9 @@ PRINTED = (
             "n=4": "5.7M 23MB",
         },
         remarks={
-            "complex": UNKNOWN + "its storage fits our count",
-            "n=2": UNKNOWN + "its storage fits our count, so it looks like a misprint of 11.3M",
+            "complex": UNKNOWN + "its storage agrees with our count",
+            "n=2": UNKNOWN
+            + "its storage agrees with our count, so it is probably a misprint of 11.3M",
             "n=4": "the storage is that of 100 classes, rounded",
         },
     ),
@@ -98,8 +99,8 @@ PRINTED = (
         {"real": "25.7M", "n=3": "9.6M"},
         {"num_classes": 1000},
         {
-            "real": UNKNOWN + "ours has the widths that give the PH row; torchvision's has 25.6M",
-            "n=3": "3×3 stem; the paper names none, and 7×7 gives the figure as well",
+            "real": UNKNOWN + "ours has the widths of the PH row; torchvision's ResNet50 has 25.6M",
+            "n=3": "3×3 stem; the paper names none, and a 7×7 stem agrees as well",
         },
     ),
     Printed(

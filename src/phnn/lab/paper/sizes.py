@@ -1,11 +1,10 @@
-"""The tables of the paper, derived again from the built networks.
+"""The sizes of the paper's networks, derived from our networks.
 
-The authors' code gives the convolutions of VGG and SEDnet, and all of its PH convolutions, a bias
-that the batch norm behind them cancels, and the paper counts it. Our networks have none, so each
+The authors' code gives a bias to the convolutions of VGG and SEDnet and to all PH convolutions. The
+batch norm that follows cancels it, but the paper counts it. Our networks have no such bias, so each
 row holds both counts.
 """
 
-import csv
 import fnmatch
 import io
 from collections.abc import Iterable
@@ -14,40 +13,41 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
+from phnn.conversion import to_dense
 from phnn.lab.paper.printed import PRINTED, Printed
-from phnn.models._network import Network, pick
-from phnn.models.registry import create_model
-from phnn.nn import PHConv2d, PHLinear
+from phnn.lab.tables import render
+from phnn.models import Network, create_model
+from phnn.nn import PHConv2d
 
-Layer = nn.Conv2d | nn.Linear | nn.GRU | PHConv2d | PHLinear
 NOTE = """\
-params: exact count of our network (of SEDnet the convolutional part, as in the paper).
-params with biases: plus those that the authors' code has before batch norms; the paper counts them.
-multiplications: of the forward pass of one input: 32×32 pixels, ImageNet 224×224, SEDnet 60 s.
-agrees: params with biases and the paper differ by less than one unit of the paper's last digit.
+params: exact count of our network (for SEDnet the convolutional part, as in the paper).
+params with biases: the same plus the biases before batch norms, which the paper counts.
+multiplications: forward pass of one input: 32×32 pixels, ImageNet 224×224, SEDnet 60 s.
+agrees: params with biases differ from the paper by less than one unit of its last digit.
 storage: MiB of the file that torch.save writes for our network.
 """
 
 
 @dataclass(frozen=True)
 class Row:
-    """One network of one table: ours beside the paper's.
+    """One network of one table: our sizes beside the paper's.
 
     Attributes:
-        table: the table's label in the paper.
-        model: the network as the paper calls it.
-        n: dimension of the algebra; None for a real network.
-        classes: number of classes.
-        params: number of our parameters.
-        params_with_biases: the same with the authors' biases before batch norms.
-        multiplications: of the forward pass of one input.
-        paper_params: what the paper prints.
-        agrees: whether the count is within one unit of the paper's last digit.
-        storage: size of the saved file in MiB, where the paper prints one.
-        paper_storage: what the paper prints.
-        storage_agrees: whether that is within one unit of the paper's last digit.
-        remark: why it does not agree, or under which reading it does.
+        table: The label of the table in the paper.
+        model: The name of the network in the paper.
+        n: The dimension of the algebra; None for a real network.
+        classes: The number of classes.
+        params: The number of our parameters.
+        params_with_biases: The same with the authors' biases before batch norms.
+        multiplications: The multiplications of the forward pass of one input.
+        paper_params: The number of parameters that the paper prints.
+        agrees: Whether the count is within one unit of the paper's last digit.
+        storage: The size of the saved file in MiB, where the paper prints one.
+        paper_storage: The storage that the paper prints.
+        storage_agrees: Whether our storage is within one unit of the paper's last digit.
+        remark: Why the numbers do not agree, or under which assumption they do.
     """
 
     table: str
@@ -65,64 +65,62 @@ class Row:
     remark: str
 
 
-def rows(tables: str = "*") -> list[Row]:
-    """Derive every row of the paper's tables.
+def derive_rows(tables: str = "*") -> list[Row]:
+    """Return every row of the paper's tables.
 
     Args:
-        tables: pattern of the labels wanted, such as "tab:sed_*".
+        tables: A pattern of the labels wanted, such as "tab:sed_*".
     """
     return [
-        _row(printed, version, figures)
+        _derive_row(printed, version, numbers)
         for printed in PRINTED
         if fnmatch.fnmatch(printed.table, tables)
-        for version, figures in printed.figures.items()
+        for version, numbers in printed.numbers.items()
     ]
 
 
-def render(rows: Iterable[Row], format: str = "text") -> str:
-    """Write rows as a table.
+def render_rows(rows: Iterable[Row], format: str = "text") -> str:
+    """Return rows as a table.
 
     Args:
-        rows: what `rows()` returned.
-        format: "text", "markdown" or "csv".
+        rows: What `derive_rows` returned.
+        format: "text" and "markdown" explain the columns; "csv" has full precision.
     """
-    return pick("format", format, {"text": _text, "markdown": _markdown, "csv": _csv})(list(rows))
+    names = [field.name for field in fields(Row)]
+    if format == "csv":
+        return render(names, map(astuple, rows), format) + "\n"
+    cells = [[_show(value) for value in astuple(row)] for row in rows]
+    table = render([name.replace("_", " ") for name in names], cells, format)
+    return f"{table}\n\n{NOTE}\n"
+
+
+def _show(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:.2f}"
+    return "" if value is None else str(value)
 
 
 def count_multiplications(model: nn.Module, input: torch.Tensor) -> int:
-    """Count the multiplications of convolutions, linear layers and GRUs in a forward pass.
+    """Count the multiplications of convolutions and matrix products in a forward pass.
 
-    Assembling a hypercomplex weight is left out: it happens once for a whole batch, and never in a
-    folded network.
+    The assembly of H is not counted: it happens once for a whole batch, and never in a folded
+    network.
 
     Args:
-        model: any network of these layers, without groups.
-        input: its input; the meta device is enough.
+        model: A network in evaluation mode.
+        input: The input, which may be on the meta device.
     """
-    total = 0
-
-    def count(layer: Layer, _: Any, output: Any) -> None:
-        nonlocal total
-        if isinstance(layer, nn.GRU):
-            positions = output[0][..., 0].numel()
-            weights = sum(p.numel() for name, p in layer.named_parameters() if "weight" in name)
-        else:
-            channel = -1 if isinstance(layer, nn.Linear | PHLinear) else 1
-            positions = output.select(channel, 0).numel()
-            weights = layer.weight.numel()
-        total += positions * weights
-
-    hooks = [m.register_forward_hook(count) for m in model.modules() if isinstance(m, Layer)]
-    try:
-        with torch.no_grad():
-            model(input)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return total
+    folded = to_dense(model)
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        folded(input)
+    return int(counter.get_total_flops()) // 2  # every multiplication comes with an addition
 
 
-def _row(printed: Printed, version: str, figures: str) -> Row:
+def _derive_row(printed: Printed, version: str, numbers: str) -> Row:
     model, options = printed.model, dict(printed.options)
     learned = version.startswith("n=")
     if learned:
@@ -137,8 +135,8 @@ def _row(printed: Printed, version: str, figures: str) -> Row:
     params = sum(p.numel() for p in counted.parameters())
     biases = sum(conv.out_channels for conv in convs)
     with_biases = params + biases if learned or not model.startswith("resnet") else params
-    paper_params, _, paper_storage = figures.partition(" ")
-    storage = _file_size(network) / 2**20 if paper_storage else None
+    paper_params, _, paper_storage = numbers.partition(" ")
+    storage = measure_file(network) / 2**20 if paper_storage else None
     return Row(
         table=printed.table,
         model=_title(model, version, options),
@@ -148,10 +146,10 @@ def _row(printed: Printed, version: str, figures: str) -> Row:
         params_with_biases=with_biases,
         multiplications=_multiplications(network),
         paper_params=paper_params,
-        agrees=_agrees(with_biases / 1e6, paper_params),
+        agrees=agree(with_biases / 1e6, paper_params),
         storage=storage,
         paper_storage=paper_storage or None,
-        storage_agrees=None if storage is None else _agrees(storage, paper_storage),
+        storage_agrees=None if storage is None else agree(storage, paper_storage),
         remark=printed.remarks.get(version, ""),
     )
 
@@ -167,14 +165,18 @@ def _title(model: str, version: str, options: dict[str, Any]) -> str:
 def _multiplications(network: Network) -> int:
     channels = network.config["in_channels"]
     if network.config["name"] == "sednet":
-        # its cost is proportional to the length of the clip: one of 600 output frames is enough
+        # the cost is proportional to the length of the clip: count one of its 600 output frames
         return 600 * count_multiplications(network, torch.empty(1, channels, 256, 8, device="meta"))
     size = 224 if network.config["num_classes"] == 1000 else 32
     return count_multiplications(network, torch.empty(1, channels, size, size, device="meta"))
 
 
-def _file_size(network: nn.Module) -> int:
-    """Bytes of the file that `torch.save` writes; the values of the parameters do not matter."""
+def measure_file(network: nn.Module) -> int:
+    """Return the bytes of the file that `torch.save` writes.
+
+    Args:
+        network: A network, which may be on the meta device.
+    """
     state = {
         key: torch.zeros(value.shape, dtype=value.dtype, device="cpu")
         for key, value in network.state_dict().items()
@@ -184,45 +186,17 @@ def _file_size(network: nn.Module) -> int:
     return file.tell()
 
 
-def _agrees(exact: float, printed: str) -> bool:
-    """Whether the two differ by less than one unit of the last printed digit."""
-    figure = printed.rstrip("MB")
-    decimals = len(figure.partition(".")[2])
-    return abs(exact - float(figure)) < 0.1**decimals
+def agree(exact: float, printed: str) -> bool:
+    """Return whether two numbers differ by less than one unit of the last printed digit.
 
+    Args:
+        exact: Our number, in the unit of the printed one.
+        printed: The number in the paper.
 
-def _csv(rows: list[Row]) -> str:
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(field.name for field in fields(Row))
-    writer.writerows(astuple(row) for row in rows)
-    return file.getvalue()
-
-
-def _markdown(rows: list[Row]) -> str:
-    lines = ["| " + " | ".join(cells) + " |" for cells in _cells(rows)]
-    lines.insert(1, "|" + "---|" * len(fields(Row)))
-    return "\n".join([*lines, "", NOTE]) + "\n"
-
-
-def _text(rows: list[Row]) -> str:
-    cells = _cells(rows)
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in cells]
-    return "\n".join([*lines, "", NOTE]) + "\n"
-
-
-def _cells(rows: list[Row]) -> list[list[str]]:
-    """The head of the table, then its rows, for people to read."""
-    head = [field.name.replace("_", " ") for field in fields(Row)]
-    return [head, *([_show(value) for value in astuple(row)] for row in rows)]
-
-
-def _show(value: object) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}"
-    if isinstance(value, float):
-        return f"{value:.2f}"
-    return "" if value is None else str(value)
+    Example:
+        >>> agree(3.649, "3.6M"), agree(3.71, "3.6M")
+        (True, False)
+    """
+    number = printed.rstrip("MB")
+    decimals = len(number.partition(".")[2])
+    return abs(exact - float(number)) < 0.1**decimals

@@ -1,13 +1,21 @@
-"""The algebras that layers have learned, drawn."""
+"""The algebras that networks have learned."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 from torch import nn
 
+from phnn import analysis
+from phnn.decompose import Decomposition
+from phnn.io import load
+from phnn.lab import pages
+from phnn.lab.drawing import Picture
+from phnn.lab.pages import Section
+from phnn.lab.runs import Run
+from phnn.lab.tasks.report import Say
 from phnn.nn import PHLayer
 
 if TYPE_CHECKING:
@@ -15,10 +23,65 @@ if TYPE_CHECKING:
 
 LAYERS = 3  # drawn of a network
 TERMS = 8  # drawn of a layer
+RANKED = 4  # largest n for which the CP rank is searched
+RANK_SECONDS = 1.0  # for each layer
+
+
+def show_algebras(runs: Sequence[Run], say: Say) -> Section | None:
+    """Return the section with A of some layers; None when no network has learned one.
+
+    Args:
+        runs: Runs with a saved network.
+        say: Is told what takes a while.
+    """
+    pictures = list(draw_learned(runs))
+    if not pictures:
+        return None
+    rows = []
+    for run in runs:
+        layers = choose_spread(list_learned(load(run.folder)))
+        if layers:
+            say(f"comparing the algebras of {run.name} with known ones")
+        rows += [[run.name, name, *_describe(layer)] for name, layer in layers.items()]
+    head = ["run", "layer", "effective terms", "multiplications", "nearest algebra", "distance"]
+    about = pages.paragraph(
+        "Distances to known algebras do not depend on the basis; 0 is the same algebra. Effective "
+        "terms: the number of equally strong Kronecker terms with the same spread. "
+        "Multiplications: the smallest number found for one product; the definition needs n²."
+    )
+    elements = [pages.gallery(pictures), pages.table(head, rows), about]
+    return Section("algebras", "Learned algebras", elements)
+
+
+def draw_learned(runs: Sequence[Run]) -> Iterator[Picture]:
+    """Yield heat maps of A for each network that has learned one.
+
+    Args:
+        runs: Runs with a saved network.
+    """
+    for run in runs:
+        layers = choose_spread(list_learned(load(run.folder)))
+        if layers:
+            yield Picture(
+                f"algebras-{run.folder.name}",
+                draw_algebras(layers, run.variant),
+                f"{run.name}: the matrices A of the first, a middle and the last layer.",
+            )
+
+
+def _describe(layer: PHLayer) -> list[str]:
+    (found,) = analysis.describe(layer, rank=layer.n <= RANKED, seconds=RANK_SECONDS)
+    nearest = found.neighbours[0] if found.neighbours else None
+    return [
+        f"{found.effective_terms:.1f} of {found.terms}",
+        f"{found.rank.rank} of {found.n**2}" if isinstance(found.rank, Decomposition) else "",
+        nearest.algebra.name if nearest else "",
+        f"{nearest.distance:.3f}" if nearest else "",
+    ]
 
 
 def list_learned(model: nn.Module) -> dict[str, PHLayer]:
-    """Returns the layers of a model that have learned an algebra with n > 1, by name."""
+    """Return the layers of a model that have learned an algebra with n > 1, by name."""
     return {
         name: layer
         for name, layer in model.named_modules()
@@ -27,23 +90,23 @@ def list_learned(model: nn.Module) -> dict[str, PHLayer]:
 
 
 def choose_spread(layers: Mapping[str, PHLayer], count: int = LAYERS) -> dict[str, PHLayer]:
-    """Returns the first, the last and layers evenly between.
+    """Return the first layer, the last one, and layers evenly between them.
 
     Args:
-        layers: In the order of the model.
-        count: How many to choose at most.
+        layers: Layers in the order of the model.
+        count: The largest number of layers to return.
     """
     names = list(layers)
-    places = np.linspace(0, len(names) - 1, min(count, len(names))).round().astype(int)
-    return {names[place]: layers[names[place]] for place in places}
+    indices = np.linspace(0, len(names) - 1, min(count, len(names))).round().astype(int)
+    return {names[index]: layers[names[index]] for index in indices}
 
 
 def draw_algebras(layers: Mapping[str, PHLayer], title: str) -> Figure:
-    """Draws the matrices A_i as heat maps: a row for each layer.
+    """Draw the matrices A_i as heat maps, one row for each layer.
 
     Args:
-        layers: What to draw, at least one.
-        title: Of the figure.
+        layers: The layers by name, one at least.
+        title: The title of the figure.
     """
     from matplotlib.figure import Figure
 

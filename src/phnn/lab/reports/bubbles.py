@@ -1,4 +1,4 @@
-"""Scores against parameters, as bubbles."""
+"""Bubble charts of scores against parameters."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from phnn.lab.reports.drawing import assign_colours
+from phnn.lab.drawing import assign_colours
 from phnn.lab.reports.lines import Line
 from phnn.lab.reports.tables import format_score
 
@@ -17,17 +17,18 @@ if TYPE_CHECKING:
 
 COLUMNS = 3  # of panels
 LARGEST = 900.0  # area of the largest bubble in square points
-LABEL_GAP = 0.085  # between two labels, of a panel's height
+LABEL_GAP = 0.085  # between two labels, as a share of the height of a panel
 
 
 def draw_bubbles(title: str, lines: Sequence[Line]) -> Figure:
-    """Draws scores against parameters, one panel for each recipe.
+    """Draw scores against parameters, one panel for each recipe.
 
-    The area of a bubble is in proportion to the parameters; bars show the deviation over the seeds.
+    The area of a bubble is proportional to the parameters. Bars show the standard deviation over
+    the seeds.
 
     Args:
-        title: Of the figure.
-        lines: Those without a result are left out; one or more must have one.
+        title: The title of the figure.
+        lines: The table. Lines without a result are left out, one at least must have a result.
     """
     from matplotlib.figure import Figure
 
@@ -51,9 +52,9 @@ def draw_bubbles(title: str, lines: Sequence[Line]) -> Figure:
 def _draw_panel(panel: Axes, lines: Sequence[Line], colours: dict[str, str]) -> None:
     from matplotlib.ticker import EngFormatter
 
-    largest = max(_place(line)[0] for line in lines)
+    largest = max(_locate(line)[0] for line in lines)
     for line in lines:
-        (x, y), colour = _place(line), colours[line.variant]
+        (x, y), colour = _locate(line), colours[line.variant]
         panel.errorbar(x, y, line.score and line.score.std, color=colour, capsize=4, zorder=2)
         panel.scatter(x, y, s=LARGEST * x / largest, color=colour, alpha=0.75, zorder=3)
     score = lines[0].task.primary
@@ -68,23 +69,23 @@ def _draw_panel(panel: Axes, lines: Sequence[Line], colours: dict[str, str]) -> 
     _label(panel, lines, colours)
 
 
-def _place(line: Line) -> tuple[int, float]:
-    """Returns the parameters that distinguish the variants, and the score."""
+def _locate(line: Line) -> tuple[int, float]:
+    """Return the parameters that distinguish the variants, and the score."""
     assert line.score is not None  # lines without a result are not drawn
     whole = line.conv_parameters is None
     return (line.parameters if whole else line.conv_parameters) or 0, line.score.mean
 
 
 def _label(panel: Axes, lines: Sequence[Line], colours: dict[str, str]) -> None:
-    """Writes the names in a column at the right, each tied to its bubble, so that none overlap."""
+    """Write the names in a column at the right, each with a line to its bubble."""
     bottom, top = panel.get_ylim()
     score = lines[0].task.primary
-    ordered = sorted(lines, key=lambda line: _place(line)[1])
-    wanted = [(_place(line)[1] - bottom) / (top - bottom) for line in ordered]
+    ordered = sorted(lines, key=lambda line: _locate(line)[1])
+    wanted = [(_locate(line)[1] - bottom) / (top - bottom) for line in ordered]
     for line, height in zip(ordered, spread_out(wanted, LABEL_GAP), strict=True):
         panel.annotate(
             f"{line.variant}  {format_score(line, score)} {score.unit}".rstrip(),
-            xy=_place(line),
+            xy=_locate(line),
             xytext=(1.03, height),
             textcoords="axes fraction",
             va="center",
@@ -97,21 +98,21 @@ def _label(panel: Axes, lines: Sequence[Line], colours: dict[str, str]) -> None:
         )
 
 
-def spread_out(places: Sequence[float], gap: float) -> list[float]:
-    """Moves ascending places within 0..1 so that neighbours are at least `gap` apart.
+def spread_out(positions: Sequence[float], gap: float) -> list[float]:
+    """Move ascending positions within 0..1 so that neighbours are at least `gap` apart.
 
     Args:
-        places: Where things want to be.
-        gap: The least distance; lowered when there are too many things for it.
+        positions: The positions wanted.
+        gap: The smallest distance. It is reduced when there are too many positions for it.
 
     Example:
         >>> spread_out([0.5, 0.5, 0.98], 0.25)
         [0.5, 0.75, 1.0]
     """
-    gap = min(gap, 1 / max(1, len(places) - 1))
+    gap = min(gap, 1 / max(1, len(positions) - 1))
     moved: list[float] = []
-    for place in places:
-        moved.append(max(place, moved[-1] + gap) if moved else max(place, 0.0))
+    for position in positions:
+        moved.append(max(position, moved[-1] + gap) if moved else max(position, 0.0))
     ceiling = 1.0
     for i in reversed(range(len(moved))):
         moved[i] = min(moved[i], ceiling)

@@ -1,4 +1,4 @@
-"""The weight of a layer as a sum of Kronecker products, drawn."""
+"""Figures of a weight as a sum of Kronecker products."""
 
 from __future__ import annotations
 
@@ -10,32 +10,37 @@ import numpy.typing as npt
 
 from phnn import algebra as algebras
 from phnn.algebra import Algebra
-from phnn.lab.reports.drawing import COLOURS, tint
+from phnn.lab.drawing import COLOURS, tint
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _BLACK, *TERMS = COLOURS
-SHADE = {1: 0.55, 0: 0.0, -1: 0.25}  # of the colour of a term, by its sign
+SHADE = {1: 0.55, 0: 0.0, -1: 0.25}  # share of the colour of a term, by its sign
 
 
 def draw_kronecker(algebra: Algebra = algebras.quaternion) -> Figure:
-    """Draws H = Σ A_i ⊗ F_i, as the paper's Fig. 2 does for quaternions.
+    """Draw H = Σ A_i ⊗ F_i, as the paper's Fig. 2 does for quaternions.
 
-    Each filter block has a colour, which its places in H share; negative ones are lighter and
-    hatched.
+    Each filter block F_i has one colour, also inside H. Negative blocks are lighter and hatched.
 
     Args:
-        algebra: One whose products of basis elements are basis elements, up to their sign.
+        algebra: An algebra in which products of basis elements are ± a basis element.
+
+    Raises:
+        ValueError: The algebra is not of this kind, or n is too large.
     """
     constants = np.asarray(algebra.constants)
     if not np.isin(constants, (-1, 0, 1)).all() or (np.abs(constants).sum(0) > 1).any():
         raise ValueError(
-            f"in {algebra.name} a block of H is not one ±F; draw an algebra such as quaternion"
+            f"the blocks of H in {algebra.name} are not one ±F each; draw an algebra such as "
+            "quaternion"
         )
     if algebra.n > len(TERMS):
-        raise ValueError(f"{algebra.name} has n={algebra.n}; there are {len(TERMS)} colours")
+        raise ValueError(
+            f"{algebra.name} has n={algebra.n}; there are colours for n up to {len(TERMS)}"
+        )
     from matplotlib.figure import Figure
 
     n = algebra.n
@@ -81,14 +86,14 @@ def _draw_weight(panel: Axes, constants: npt.NDArray[np.float64]) -> None:
 def _draw_block(panel: Axes, row: int, column: int, sign: int, term: int, text: str) -> None:
     from matplotlib.patches import Rectangle
 
-    colour, place = TERMS[term], (column, row)
+    colour, corner = TERMS[term], (column, row)
     if sign < 0:
-        hatched = Rectangle(place, 1, 1, hatch="///", facecolor=tint(colour, SHADE[sign]))
+        hatched = Rectangle(corner, 1, 1, hatch="///", facecolor=tint(colour, SHADE[sign]))
         hatched.set(edgecolor=tint(colour, 0.5), linewidth=0)
         panel.add_patch(hatched)
     else:
-        panel.add_patch(Rectangle(place, 1, 1, facecolor=tint(colour, SHADE[sign])))
-    panel.add_patch(Rectangle(place, 1, 1, fill=False, edgecolor="#555555", linewidth=0.8))
+        panel.add_patch(Rectangle(corner, 1, 1, facecolor=tint(colour, SHADE[sign])))
+    panel.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor="#555555", linewidth=0.8))
     panel.text(
         column + 0.5,
         row + 0.5,

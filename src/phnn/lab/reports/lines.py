@@ -1,13 +1,14 @@
-"""The lines of a comparison's table: each variant over its seeds."""
+"""The lines of a table: each variant over its seeds."""
 
 from __future__ import annotations
 
 import statistics
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
-from phnn.lab.comparison import Comparison, Variant
+from phnn.lab.comparison import Comparison
 from phnn.lab.runs import Run
 from phnn.lab.tasks import Score, Task, find_task
 from phnn.lab.training.energy import PAPER_POWER, estimate_co2
@@ -19,8 +20,8 @@ class Spread(NamedTuple):
     """A score over the seeds.
 
     Attributes:
-        mean: In the score's unit.
-        std: Standard deviation; None with one run.
+        mean: The mean, in the score's unit.
+        std: The standard deviation; None with one run.
     """
 
     mean: float
@@ -33,28 +34,28 @@ class Line:
 
     Attributes:
         family: The recipe.
-        variant: The variant's name.
-        task: What it was trained for.
-        seeds: Of the runs that have ended.
-        failed: Number of runs that failed.
-        waiting: Number of runs that have not ended yet.
-        parameters: Number of parameters.
-        parameters_percent: Of the baseline's.
-        conv_parameters: Number of parameters of the convolutions, where the task tells it.
-        conv_parameters_percent: Of the baseline's.
-        storage_mb: Size of the saved file in megabytes.
-        scores: On the test part, by name; none before a run has ended.
+        variant: The network.
+        task: The task of the network.
+        seeds: The seeds of the runs that have ended.
+        failed: The number of runs that failed.
+        waiting: The number of runs that have not ended yet.
+        parameters: The number of parameters.
+        parameters_percent: The same in percent of the baseline's.
+        conv_parameters: The number of parameters of the convolutions, where the task counts it.
+        conv_parameters_percent: The same in percent of the baseline's.
+        storage_mb: The size of the saved file in megabytes.
+        scores: The scores on the test split, by name; empty before a run has ended.
         paper: The paper's primary score, as printed.
-        p_value: Of a paired t-test of the primary score against the baseline; None where it is
-            undefined.
+        p_value: The p-value of a paired t-test of the primary score against the baseline; None
+            where it is undefined.
         train_seconds_per_100: Seconds for 100 iterations, mean over an epoch and the seeds.
-        train_seconds_per_100_std: Standard deviation over the iterations of an epoch.
-        test_seconds: Seconds to answer for the test part.
-        hours: Of training, all seeds together.
-        energy_kwh: Measured by codecarbon, all seeds together.
-        co2_kg: Measured by codecarbon, all seeds together.
-        co2_kg_paper: By the paper's estimate: hours × power × 0.445 kg/kWh.
-        threads: CPU threads of a run.
+        train_seconds_per_100_std: The standard deviation over the iterations of an epoch.
+        test_seconds: Seconds for the test split.
+        hours: Hours of training, all seeds together.
+        energy_kwh: Energy measured by codecarbon, all seeds together.
+        co2_kg: CO2 measured by codecarbon, all seeds together.
+        co2_kg_paper: The paper's estimate of CO2: hours × power × 0.445 kg/kWh.
+        threads: The CPU threads of a run.
     """
 
     family: str
@@ -86,7 +87,7 @@ class Line:
         return self.scores.get(self.task.primary.name)
 
     def to_row(self) -> dict[str, Any]:
-        """Returns the line for files: its task by name, each score as NAME and NAME_std."""
+        """Return the line for files: the task by its name, each score as NAME and NAME_std."""
         row: dict[str, Any] = {}
         for name in (f.name for f in fields(self)):
             if name == "scores":
@@ -99,7 +100,7 @@ class Line:
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Line:
-        """Returns the line that `to_row` wrote."""
+        """Return the line that `to_row` wrote."""
         task = find_task(row["task"])
         scores = {
             score.name: Spread(row[score.name], row[f"{score.name}_std"])
@@ -111,86 +112,97 @@ class Line:
 
 
 def summarize(
-    comparison: Comparison, outcomes: Sequence[Run], power: float = PAPER_POWER
+    comparison: Comparison, runs: Sequence[Run], power: float = PAPER_POWER
 ) -> list[Line]:
-    """Returns the lines of a comparison's table.
+    """Return the lines of a comparison's table.
 
     Args:
-        comparison: What was compared.
-        outcomes: What became of its runs.
-        power: Of the hardware in watts, for the paper's estimate of CO2.
+        comparison: Gives the variants, their baselines and the paper's scores.
+        runs: The runs of the comparison.
+        power: The power of the hardware in watts, for the paper's estimate of CO2.
     """
-    baselines = {
-        variant.family: _results(variant, outcomes)
-        for variant in comparison.variants
-        if variant.baseline
-    }
+    members: dict[tuple[str, str], list[Run]] = defaultdict(list)
+    for run in runs:
+        members[run.family, run.variant].append(run)
+    baselines = {v.family: members[v.family, v.name] for v in comparison.variants if v.baseline}
     return [
-        _line(comparison.task, variant, outcomes, baselines.get(variant.family, {}), power)
+        make_line(
+            comparison.task,
+            variant.family,
+            variant.name,
+            members[variant.family, variant.name],
+            baseline=baselines.get(variant.family, ()),
+            paper=variant.paper,
+            power=power,
+        )
         for variant in comparison.variants
     ]
 
 
-def _results(variant: Variant, outcomes: Sequence[Run]) -> dict[int, dict[str, Any]]:
-    """Returns the results of a variant by their seeds."""
-    mine = [run for run in outcomes if _is_of(run, variant)]
-    return {run.seed: run.result for run in mine if run.result is not None}
-
-
-def _is_of(run: Run, variant: Variant) -> bool:
-    return (run.family, run.variant) == (variant.family, variant.name)
-
-
-def _line(
+def make_line(
     task: Task,
-    variant: Variant,
-    outcomes: Sequence[Run],
-    baseline: dict[int, dict[str, Any]],
-    power: float,
+    family: str,
+    variant: str,
+    runs: Sequence[Run],
+    *,
+    baseline: Sequence[Run] = (),
+    paper: str | None = None,
+    power: float = PAPER_POWER,
 ) -> Line:
-    results = _results(variant, outcomes)
-    failed = sum(_is_of(run, variant) and run.error is not None for run in outcomes)
-    waiting = len(variant.seeds) - len(results) - failed
-    if not results:
-        return Line(variant.family, variant.name, task, (), failed, waiting, paper=variant.paper)
-    runs = list(results.values())
-    whole = next(iter(baseline.values()), {})
-    seconds = sum(run["train_seconds"] for run in runs)
-    return Line(
-        family=variant.family,
-        variant=variant.name,
-        task=task,
-        seeds=tuple(results),
-        failed=failed,
-        waiting=waiting,
-        parameters=runs[0]["parameters"],
-        parameters_percent=_percent(runs[0], whole, "parameters"),
-        conv_parameters=runs[0].get("conv_parameters"),
-        conv_parameters_percent=_percent(runs[0], whole, "conv_parameters"),
-        storage_mb=runs[0]["storage_bytes"] / MEGABYTE,
-        scores={score.name: _spread(results, score) for score in task.scores},
-        paper=variant.paper,
-        p_value=None
-        if variant.baseline
-        else paired_p_value(_values(results, task.primary), _values(baseline, task.primary)),
-        train_seconds_per_100=_mean(runs, "train_seconds_per_100"),
-        train_seconds_per_100_std=_mean(runs, "train_seconds_per_100_std"),
-        test_seconds=_mean(runs, "test_seconds"),
+    """Return the line of a variant.
+
+    Args:
+        task: The task of the network.
+        family: The recipe.
+        variant: The network.
+        runs: The runs of the variant.
+        baseline: The runs of the variant to compare with.
+        paper: The paper's primary score, as printed.
+        power: The power of the hardware in watts, for the paper's estimate of CO2.
+    """
+    by_seed, others = _collect_results(runs), _collect_results(baseline)
+    failed = sum(run.status == "failed" for run in runs)
+    waiting = sum(run.status == "waiting" for run in runs)
+    line = Line(family, variant, task, tuple(by_seed), failed, waiting, paper=paper)
+    if not by_seed:
+        return line
+    results = list(by_seed.values())
+    first, whole = results[0], next(iter(others.values()), {})
+    seconds = sum(result["train_seconds"] for result in results)
+    return replace(
+        line,
+        parameters=first["parameters"],
+        parameters_percent=_percent(first, whole, "parameters"),
+        conv_parameters=first.get("conv_parameters"),
+        conv_parameters_percent=_percent(first, whole, "conv_parameters"),
+        storage_mb=first["storage_bytes"] / MEGABYTE,
+        scores={score.name: _spread(by_seed, score) for score in task.scores},
+        p_value=paired_p_value(
+            _get_scores(by_seed, task.primary), _get_scores(others, task.primary)
+        ),
+        train_seconds_per_100=_mean(results, "train_seconds_per_100"),
+        train_seconds_per_100_std=_mean(results, "train_seconds_per_100_std"),
+        test_seconds=_mean(results, "test_seconds"),
         hours=seconds / 3600,
-        energy_kwh=_total(runs, "energy_kwh"),
-        co2_kg=_total(runs, "co2_kg"),
+        energy_kwh=_total(results, "energy_kwh"),
+        co2_kg=_total(results, "co2_kg"),
         co2_kg_paper=estimate_co2(seconds, power),
-        threads=runs[0]["threads"],
+        threads=first["threads"],
     )
 
 
-def _values(results: Mapping[int, dict[str, Any]], score: Score) -> dict[int, float]:
-    """Returns a score by seed, in its unit."""
-    return {seed: score.scale * run[f"test_{score.name}"] for seed, run in results.items()}
+def _collect_results(runs: Sequence[Run]) -> dict[int, dict[str, Any]]:
+    """Return the results of finished runs by their seeds."""
+    return {run.seed: run.result for run in runs if run.result is not None}
+
+
+def _get_scores(results: Mapping[int, dict[str, Any]], score: Score) -> dict[int, float]:
+    """Return a score by seed, in its unit."""
+    return {seed: score.scale * result[f"test_{score.name}"] for seed, result in results.items()}
 
 
 def _spread(results: Mapping[int, dict[str, Any]], score: Score) -> Spread:
-    values = list(_values(results, score).values())
+    values = list(_get_scores(results, score).values())
     return Spread(statistics.mean(values), statistics.stdev(values) if len(values) > 1 else None)
 
 
@@ -198,26 +210,26 @@ def _percent(part: Mapping[str, Any], whole: Mapping[str, Any], key: str) -> flo
     return 100 * part[key] / whole[key] if key in part and key in whole else None
 
 
-def _mean(runs: Sequence[dict[str, Any]], key: str) -> float | None:
-    values = [run[key] for run in runs if run[key] is not None]
+def _mean(results: Sequence[dict[str, Any]], key: str) -> float | None:
+    values = [result[key] for result in results if result[key] is not None]
     return statistics.mean(values) if values else None
 
 
-def _total(runs: Sequence[dict[str, Any]], key: str) -> float | None:
-    """Returns the sum, or None when a run lacks the value: a part would look like the whole."""
-    values = [run[key] for run in runs]
+def _total(results: Sequence[dict[str, Any]], key: str) -> float | None:
+    """Return the sum, or None when a run lacks the value: a partial sum would mislead."""
+    values = [result[key] for result in results]
     return None if None in values else sum(values)
 
 
 def paired_p_value(ours: Mapping[int, float], theirs: Mapping[int, float]) -> float | None:
-    """Returns the p-value of a paired t-test over the seeds that both have.
+    """Return the p-value of a paired t-test over the seeds that both have.
 
     Args:
         ours: Scores by seed.
         theirs: Scores by seed.
 
     Returns:
-        None with fewer than two pairs, or when all differences are equal: it is undefined then.
+        The p-value; None where it is undefined, with fewer than two pairs or equal differences.
     """
     seeds = sorted(ours.keys() & theirs.keys())
     if len({ours[seed] - theirs[seed] for seed in seeds}) < 2:

@@ -1,4 +1,4 @@
-"""Multiplication tables of algebras, drawn."""
+"""Figures of multiplication tables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from phnn import algebra as algebras
 from phnn.algebra import Algebra
-from phnn.lab.reports.drawing import COLOURS, tint
+from phnn.lab.drawing import COLOURS, tint
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _BLACK, VERMILION, BLUE, GREEN, *_ = COLOURS
 SIGNS = {-1: tint(BLUE, 0.25), 0: (1.0, 1.0, 1.0), 1: tint("#E69F00", 0.25)}
-# the algebras that lie inside the octonions, as the paper frames them
+# the algebras inside the octonions, framed as in the paper
 NESTED = {2: ("complex", GREEN), 4: ("quaternion", BLUE), 8: ("octonion", VERMILION)}
 EXAMPLES = (
     algebras.complex,
@@ -29,14 +29,14 @@ EXAMPLES = (
     algebras.split_quaternion,
     algebras.tessarine,
 )
-COLUMNS = 3  # of tables beside each other
+COLUMNS = 3  # of tables
 UNKNOWN = "#888888"
 
 
 def draw_nested_tables() -> Figure:
-    """Draws the octonions' table with the algebras inside it framed, as the paper's Fig. 1.
+    """Draw the table of the octonions with frames around the algebras inside, as in Fig. 1.
 
-    Dashed frames are the dimensions for which no algebra is known, that PH layers learn.
+    Dashed frames show dimensions for which no algebra is known. PH layers learn one.
     """
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
@@ -54,13 +54,13 @@ def draw_nested_tables() -> Figure:
         Line2D([], [], color=colour, linewidth=3, label=f"n = {n}: {name}")
         for n, (name, colour) in NESTED.items()
     ]
-    learned = Line2D([], [], color=UNKNOWN, linestyle="--", label="n = 3, 5, 6, 7: to be learned")
+    learned = Line2D([], [], color=UNKNOWN, linestyle="--", label="n = 3, 5, 6, 7: learned")
     figure.legend(handles=[*handles, learned], loc="outside lower center", ncols=2, frameon=False)
     return figure
 
 
 def draw_tables(shown: Sequence[Algebra] = EXAMPLES) -> Figure:
-    """Draws multiplication tables beside each other, row times column.
+    """Draw multiplication tables side by side, row times column.
 
     Args:
         shown: The algebras.
@@ -81,7 +81,7 @@ def draw_tables(shown: Sequence[Algebra] = EXAMPLES) -> Figure:
 
 
 def _draw_table(panel: Axes, algebra: Algebra) -> None:
-    """Draws a table whose cells have the colour of their sign."""
+    """Draw a table; the colour of a cell shows its sign."""
     n = algebra.n
     # [row, column, component] of row times column
     products = np.asarray(algebra.constants).transpose(0, 2, 1)
@@ -101,7 +101,7 @@ def _draw_table(panel: Axes, algebra: Algebra) -> None:
 
 
 def _write_element(components: Mapping[str, float]) -> str:
-    """Returns a sum of basis elements as text.
+    """Return a sum of basis elements as text.
 
     Example:
         >>> _write_element({"1": 0.0, "i": -1.0}), _write_element({"1": 2.0, "i": 1.0})

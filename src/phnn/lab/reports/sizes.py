@@ -1,11 +1,11 @@
-"""Parameters and storage of networks, as bars."""
+"""Bar charts of the parameters and storage of networks."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from phnn.lab.reports.drawing import assign_colours
+from phnn.lab.drawing import assign_colours
 from phnn.lab.reports.lines import Line
 
 if TYPE_CHECKING:
@@ -13,11 +13,12 @@ if TYPE_CHECKING:
 
 
 def draw_sizes(lines: Sequence[Line], title: str) -> Figure:
-    """Draws the number of parameters and the size of the saved file of each variant.
+    """Draw the number of parameters and the size of the saved file of each variant.
 
     Args:
-        lines: Of one family; those without a result are left out, one or more must have one.
-        title: Of the figure.
+        lines: The lines of one family. Lines without a result are left out, one at least must have
+            a result.
+        title: The title of the figure.
     """
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter, MaxNLocator

@@ -6,7 +6,10 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from phnn.lab.reports.drawing import assign_colours
+from phnn.lab.drawing import assign_colours
+from phnn.lab.runs import Run
+from phnn.lab.tasks import Score
+from phnn.lab.tasks.report import group_families
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -14,11 +17,34 @@ if TYPE_CHECKING:
 Contest = Mapping[str, float]  # the score of each variant in one contest; higher is better
 
 
-def count_successes(contests: Sequence[Contest]) -> dict[str, float]:
-    """Returns how many contests each variant wins; the best share a tie.
+def gather_contests(runs: Sequence[Run], score: Score) -> list[Contest]:
+    """Return the scores of all variants of a family that were trained with the same seed.
+
+    A seed is left out until all variants of its family have ended.
 
     Args:
-        contests: The scores of the variants that were trained alike, with one seed.
+        runs: The runs of a comparison.
+        score: The score to compare. It changes its sign where lower is better.
+    """
+    contests: list[Contest] = []
+    for members in group_families(runs).values():
+        variants = {run.variant for run in members}
+        for seed in dict.fromkeys(run.seed for run in members):
+            contest = {
+                run.variant: run.result[f"test_{score.name}"] * (1 if score.higher else -1)
+                for run in members
+                if run.seed == seed and run.result is not None
+            }
+            if len(contest) > 1 and contest.keys() == variants:
+                contests.append(contest)
+    return contests
+
+
+def count_successes(contests: Sequence[Contest]) -> dict[str, float]:
+    """Return how many contests each variant wins; equally good winners share a win.
+
+    Args:
+        contests: In each, the scores of variants that were trained with the same seed.
 
     Example:
         >>> count_successes([{"real": 0.9, "n=2": 0.9, "n=4": 0.8}, {"real": 0.7, "n=2": 0.8}])
@@ -34,11 +60,11 @@ def count_successes(contests: Sequence[Contest]) -> dict[str, float]:
 
 
 def draw_successes(contests: Sequence[Contest], title: str) -> Figure:
-    """Draws the part of the contests that each variant wins, as the paper's bars.
+    """Draw the percentage of the contests that each variant wins, as the paper does.
 
     Args:
-        contests: As for `count_successes`, at least one.
-        title: Of the figure.
+        contests: One contest at least, see `count_successes`.
+        title: The title of the figure.
     """
     from matplotlib.figure import Figure
 

@@ -1,4 +1,4 @@
-"""The learning tests made readable: what was learned beside what is true."""
+"""The results of the learning tests: a table, a file and figures."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from phnn.io import replacing
-from phnn.lab.reports.drawing import COLOURS, save_figure
+from phnn.io.atomic import write_text
+from phnn.lab.drawing import COLOURS, save_figure
+from phnn.lab.tables import render
 from phnn.lab.tasks.toy import TOLERANCE, Result
 
 if TYPE_CHECKING:
@@ -19,19 +20,17 @@ if TYPE_CHECKING:
 
 STYLES = ("-", "--", "-.", ":")
 ROW = 9  # matrices beside each other, at most
-# lengths in inches: the side of a matrix, between two, left of a block, its title from the top
+# lengths in inches: side of a matrix, gap between two, left margin of a block, title from the top
 MATRIX, GAP, LEFT, TITLE = 0.75, 0.1, 0.6, 0.25
-TOP, BOTTOM, BAR = 0.55, 0.5, 0.9  # above and below the matrices of a block; the colour bar
-RANGE = 1.25  # of the colours; at the very ends red and blue are too dark to tell apart
+TOP, BOTTOM, BAR = 0.55, 0.5, 0.9  # margins above and below a block; width of the colour bar
+RANGE = 1.25  # of the colours; at their ends, red and blue are too dark to tell apart
 BLOCK = BOTTOM + 2 * MATRIX + GAP + TOP
 
 
 def render_toy(results: Sequence[Result]) -> str:
-    """Returns a table for the terminal."""
+    """Return a table for the terminal."""
     head = ("problem", "n", "learned", "distance", "steps", "loss", "nearest algebra", "")
-    rows = [head, *map(_cells, results)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+    return render(head, map(_cells, results))
 
 
 def _cells(result: Result) -> tuple[str, ...]:
@@ -49,17 +48,16 @@ def _cells(result: Result) -> tuple[str, ...]:
 
 
 def write_toy(results: Sequence[Result], out: Path) -> Path:
-    """Writes toy.json: losses, learned and true matrices, distances.
+    """Write toy.json: losses, learned and true matrices, distances.
 
     Args:
-        results: As many as there are by now.
-        out: The folder; made when it does not exist.
+        results: The results so far.
+        out: The folder, which is created if necessary.
     """
     content = {"tolerance": TOLERANCE, "results": [_content(result) for result in results]}
     out.mkdir(parents=True, exist_ok=True)
     path = out / "toy.json"
-    with replacing(path) as temporary:
-        temporary.write_text(json.dumps(content) + "\n", encoding="utf-8")
+    write_text(path, json.dumps(content) + "\n")
     return path
 
 
@@ -80,14 +78,14 @@ def _content(result: Result) -> dict[str, Any]:
 
 
 def draw_losses(results: Sequence[Result], out: Path) -> list[Path]:
-    """Draws the losses, filters given at the left and learned at the right, as toy-loss.
+    """Draw the losses as toy-loss: with given filters at the left, with learned ones at the right.
 
     Args:
-        results: At least one.
+        results: One result at least.
         out: The folder.
 
     Returns:
-        The files.
+        The paths of the files.
     """
     from matplotlib.figure import Figure
 
@@ -98,13 +96,13 @@ def draw_losses(results: Sequence[Result], out: Path) -> list[Path]:
     names = list(dict.fromkeys(result.problem.name for result in results))
     for panel, (learns, title) in zip(panels, shown.items(), strict=True):
         for result in _select(results, learns):
-            place = names.index(result.problem.name)
+            index = names.index(result.problem.name)
             panel.plot(
                 range(1, len(result.losses) + 1),
                 result.losses,
                 label=f"{result.problem.name}, n = {result.problem.algebra.n}",
-                color=COLOURS[place % len(COLOURS)],
-                linestyle=STYLES[place % len(STYLES)],
+                color=COLOURS[index % len(COLOURS)],
+                linestyle=STYLES[index % len(STYLES)],
             )
         panel.set(title=title, xlabel="step", yscale="log")
         panel.grid(alpha=0.3)
@@ -114,14 +112,14 @@ def draw_losses(results: Sequence[Result], out: Path) -> list[Path]:
 
 
 def draw_algebras(results: Sequence[Result], out: Path) -> list[Path]:
-    """Draws the matrices learned with given filters above the true ones, as toy-algebra.
+    """Draw the matrices that were learned with given filters above the true ones, as toy-algebra.
 
     Args:
-        results: Those with learned filters are left out: there A is one of many bases.
+        results: Results. Those with learned filters are left out: their A is one of many bases.
         out: The folder.
 
     Returns:
-        The files; none when every result is left out.
+        The paths of the files; none when every result is left out.
     """
     shown = _select(results, learns_filters=False)
     if not shown:
@@ -149,7 +147,7 @@ def draw_algebras(results: Sequence[Result], out: Path) -> list[Path]:
 
 
 def _fill_rows(results: Sequence[Result]) -> list[list[Result]]:
-    """Puts each result into the first row that has room for its matrices."""
+    """Put each result into the first row with room for its matrices."""
     rows: list[list[Result]] = []
     for result in results:
         room = (row for row in rows if _count([*row, result]) <= ROW)
@@ -172,19 +170,19 @@ def _width(results: Sequence[Result]) -> float:
 def _draw_algebra(
     figure: Figure, left: float, bottom: float, result: Result, colours: dict[str, Any]
 ) -> None:
-    """Draws the learned matrices of a result above the true ones, from a corner in inches on."""
+    """Draw the learned matrices of a result above the true ones; the corner is in inches."""
     problem = result.problem
     both = {"true": problem.truth, "learned": result.A}
-    for place, (title, A) in enumerate(both.items()):
-        height = bottom + BOTTOM + place * (MATRIX + GAP)
+    for level, (title, A) in enumerate(both.items()):
+        height = bottom + BOTTOM + level * (MATRIX + GAP)
         for i, matrix in enumerate(A):
             axes = _add_axes(figure, left + i * (MATRIX + GAP), height, MATRIX, MATRIX)
             known = problem.determined.expand_as(matrix)
             axes.imshow(np.ma.masked_array(matrix.numpy(), ~known.numpy()), **colours)
-            _label(axes, problem.algebra.labels, outer=(i == 0, place == 0))
+            _label(axes, problem.algebra.labels, outer=(i == 0, level == 0))
             if i == 0:
                 axes.set_ylabel(f"{title}\noutput", fontsize=8)
-            if place == 0:
+            if level == 0:
                 axes.set_xlabel("input", fontsize=8)
             else:
                 axes.set_title(f"$A_{i}$", fontsize=9, pad=3)
@@ -202,12 +200,12 @@ def _title(result: Result) -> str:
 
 
 def _label(axes: Axes, labels: Sequence[str], outer: tuple[bool, bool]) -> None:
-    """Writes the basis elements at the left and lower edges of a block."""
-    places, nothing = range(len(labels)), [""] * len(labels)
+    """Write the basis elements at the left and lower edges of a block."""
+    ticks, nothing = range(len(labels)), [""] * len(labels)
     crowded = len(labels) > 4
-    axes.set_yticks(places, labels if outer[0] else nothing, fontsize=5 if crowded else 7)
+    axes.set_yticks(ticks, labels if outer[0] else nothing, fontsize=5 if crowded else 7)
     axes.set_xticks(
-        places,
+        ticks,
         labels if outer[1] else nothing,
         fontsize=5 if crowded else 7,
         rotation=90 if crowded else 0,
@@ -216,7 +214,7 @@ def _label(axes: Axes, labels: Sequence[str], outer: tuple[bool, bool]) -> None:
 
 
 def _add_axes(figure: Figure, left: float, bottom: float, width: float, height: float) -> Axes:
-    """Adds axes at a place in inches."""
+    """Add axes at a position in inches."""
     across, up = figure.get_size_inches()
     return figure.add_axes((left / across, bottom / up, width / across, height / up))
 

@@ -30,4 +30,6 @@ IMAGES = Task(
     check_network=_check_network,
     predict=predict,
     columns=Prediction._fields,
+    sections="phnn.lab.tasks.images.report:sections",
+    figures="phnn.lab.tasks.images.report:figures",
 )

@@ -43,7 +43,9 @@ SOUND = Task(
     check_network=_check_network,
     predict=predict,
     columns=("recording", *Event._fields),
-    picture="phnn.lab.reports:draw_events",
+    picture="phnn.lab.tasks.sound.report:draw_heard",
+    sections="phnn.lab.tasks.sound.report:sections",
+    figures="phnn.lab.tasks.sound.report:figures",
     note="Events are counted plainly. The counting behind the paper's scores counts frames without "
     'a true or a found event twice: SoundEventScores(counting="authors").',
 )

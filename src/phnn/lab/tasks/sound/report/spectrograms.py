@@ -1,4 +1,4 @@
-"""Spectrograms of many channels, drawn."""
+"""Figures of multichannel spectrograms."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure, SubFigure
 
 COLUMNS = 4
-FLOOR = -80.0  # decibels below the largest magnitude that are drawn
+FLOOR = -80.0  # decibels, relative to the largest magnitude, of the darkest colour
 
 Extent = tuple[float, float, float, float]
 
@@ -26,14 +26,17 @@ def draw_spectrograms(
     seconds: float,
     hertz: float,
 ) -> Figure:
-    """Draws the magnitudes of all channels, then their phases, as the paper's Fig. 7.
+    """Draw the magnitudes of all channels, then their phases, as the paper's Fig. 7.
 
     Args:
         magnitudes: (channels, frequencies, frames).
-        names: Of the channels.
-        phases: Likewise, in units of π.
-        seconds: Duration of the whole.
+        names: The names of the channels.
+        phases: (channels, frequencies, frames), in units of π.
+        seconds: The duration of the recording.
         hertz: The highest frequency.
+
+    Raises:
+        ValueError: The shapes do not match the names.
     """
     kinds = {"magnitude (dB)": in_decibels(magnitudes)}
     if phases is not None:
@@ -41,8 +44,8 @@ def draw_spectrograms(
     for values in kinds.values():
         if values.ndim != 3 or len(values) != len(names):
             raise ValueError(
-                f"for {len(names)} names the values have shape ({len(names)}, frequencies, "
-                f"frames), not {tuple(values.shape)}"
+                f"values of shape {tuple(values.shape)} do not match {len(names)} names; they must "
+                f"have shape ({len(names)}, frequencies, frames)"
             )
     from matplotlib.figure import Figure
 
@@ -50,25 +53,25 @@ def draw_spectrograms(
     size = 1.2 + 2.4 * min(COLUMNS, len(names)), 0.8 + 2.1 * rows * len(kinds)
     figure = Figure(figsize=size, layout="constrained")
     figure.suptitle(f"Spectrograms of {len(names)} channels")
-    parts = figure.subfigures(len(kinds), 1, squeeze=False).ravel()
-    for (kind, values), part in zip(kinds.items(), parts, strict=True):
-        _draw_part(part, kind, values, names, (0, seconds, 0, hertz / 1000))
+    halves = figure.subfigures(len(kinds), 1, squeeze=False).ravel()
+    for (kind, values), half in zip(kinds.items(), halves, strict=True):
+        _draw_kind(half, kind, values, names, (0, seconds, 0, hertz / 1000))
     return figure
 
 
 def in_decibels(magnitudes: Tensor) -> Tensor:
-    """Returns magnitudes relative to the largest; silence is at the lowest level."""
+    """Return magnitudes in decibels relative to the largest; none is below `FLOOR`."""
     largest = magnitudes.max().clamp(min=torch.finfo(magnitudes.dtype).tiny)
     return 20 * (magnitudes / largest).clamp(min=10 ** (FLOOR / 20)).log10()
 
 
-def _draw_part(
-    part: SubFigure, kind: str, values: Tensor, names: Sequence[str], extent: Extent
+def _draw_kind(
+    half: SubFigure, kind: str, values: Tensor, names: Sequence[str], extent: Extent
 ) -> None:
     colours, low, high = ("twilight", -1, 1) if "phase" in kind else ("magma", FLOOR, 0)
     columns = min(COLUMNS, len(names))
     rows = math.ceil(len(names) / columns)
-    panels = part.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    panels = half.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     for panel, name, value in zip(panels.flat, names, values, strict=False):
         image = panel.imshow(
             value.cpu().numpy(), origin="lower", aspect="auto", cmap=colours, vmin=low, vmax=high,
@@ -77,6 +80,6 @@ def _draw_part(
         panel.set_title(name, fontsize="small")
     for panel in panels.ravel()[len(names) :]:
         panel.set_axis_off()
-    part.colorbar(image, ax=panels, label=kind)
-    part.supxlabel("time (s)", fontsize="medium")
-    part.supylabel("frequency (kHz)", fontsize="medium")
+    half.colorbar(image, ax=panels, label=kind)
+    half.supxlabel("time (s)", fontsize="medium")
+    half.supylabel("frequency (kHz)", fontsize="medium")

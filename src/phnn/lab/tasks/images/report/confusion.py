@@ -1,4 +1,4 @@
-"""Which classes a network takes for which."""
+"""Which classes a network confuses."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import torch
+
+from phnn.lab.tasks.images.report.answers import Answers
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -18,70 +21,54 @@ Counts = npt.NDArray[np.int64]
 
 
 class ClassScore(NamedTuple):
-    """How well a network knows a class; in percent.
+    """How well a network recognizes a class.
 
     Attributes:
-        name: Of the class.
-        images: Of the class.
-        recall: Of these, the part that was recognized.
-        precision: Of what was taken for the class, the part that is; None for nothing.
-        mistaken: The class that it was most often taken for instead; None when it never was.
+        name: The name of the class.
+        images: The number of its images.
+        recall: The percentage of its images that were recognized; None without images.
+        mistaken: The class that most of its other images were taken for; None without any.
     """
 
     name: str
     images: int
     recall: float | None
-    precision: float | None
     mistaken: str | None
 
 
-def count_confusions(labels: Counts, predictions: Counts, classes: int) -> Counts:
-    """Returns how often each class (row) was taken for each (column).
+def count_confusions(answers: Answers) -> Counts:
+    """Return how often each class (row) was taken for each class (column)."""
+    from torchmetrics.functional.classification import multiclass_confusion_matrix
 
-    Args:
-        labels: What the images show.
-        predictions: What they were taken for.
-        classes: Number of classes.
-
-    Example:
-        >>> count_confusions(np.array([0, 1, 1]), np.array([0, 0, 1]), 2).tolist()
-        [[1, 0], [1, 1]]
-    """
-    matrix = np.zeros((classes, classes), dtype=np.int64)
-    np.add.at(matrix, (labels, predictions), 1)
+    predictions, labels = torch.from_numpy(answers.predictions), torch.from_numpy(answers.labels)
+    counts = multiclass_confusion_matrix(predictions, labels, num_classes=len(answers.classes))
+    matrix: Counts = counts.numpy()
     return matrix
 
 
 def score_classes(matrix: Counts, classes: Sequence[str]) -> list[ClassScore]:
-    """Returns the scores of each class.
+    """Return the scores of each class.
 
     Args:
-        matrix: As `count_confusions` gives it.
-        classes: Their names.
+        matrix: What `count_confusions` returned.
+        classes: The names of the classes.
     """
     scores = []
-    for i, name in enumerate(classes):
-        wrong = matrix[i].copy()
-        wrong[i] = 0
+    for i, (name, row) in enumerate(zip(classes, matrix, strict=True)):
+        images, wrong = int(row.sum()), np.where(np.arange(len(row)) == i, 0, row)
+        recall = 100 * float(row[i]) / images if images else None
         mistaken = classes[int(wrong.argmax())] if wrong.any() else None
-        right, count, claimed = int(matrix[i, i]), int(matrix[i].sum()), int(matrix[:, i].sum())
-        scores.append(
-            ClassScore(name, count, _percent(right, count), _percent(right, claimed), mistaken)
-        )
+        scores.append(ClassScore(name, images, recall, mistaken))
     return scores
 
 
-def _percent(part: int, whole: int) -> float | None:
-    return 100 * part / whole if whole else None
-
-
 def draw_confusions(matrix: Counts, classes: Sequence[str], title: str) -> Figure:
-    """Draws a confusion matrix in percent of each row.
+    """Draw a confusion matrix in percent of each row.
 
     Args:
-        matrix: As `count_confusions` gives it.
-        classes: Their names.
-        title: Of the figure.
+        matrix: What `count_confusions` returned.
+        classes: The names of the classes.
+        title: The title of the figure.
     """
     from matplotlib.figure import Figure
 
@@ -92,8 +79,8 @@ def draw_confusions(matrix: Counts, classes: Sequence[str], title: str) -> Figur
     image = panel.imshow(shares, cmap="Blues", vmin=0, vmax=100)
     figure.colorbar(image, ax=panel, shrink=0.8, label="% of the class")
     panel.set_title(title, fontsize="medium")
-    panel.set_xlabel("taken for")
-    panel.set_ylabel("class")
+    panel.set_xlabel("predicted class")
+    panel.set_ylabel("true class")
     if count <= NAMED:
         size = min(9.0, 150 / count)
         panel.set_xticks(range(count), classes, rotation=90, fontsize=size)

@@ -1,10 +1,10 @@
-"""What all pictures share: colours, and files that depend on nothing but their content."""
+"""Colours and files of figures."""
 
 from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -14,23 +14,21 @@ from phnn.io import replacing
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Okabe and Ito's colours: told apart by colour-blind readers, and in grey
+# Okabe and Ito's palette: colour-blind readers can tell the colours apart, also in grey
 COLOURS = ("#000000", "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 RESOLUTION = 150  # dots per inch of a PNG
 
-
 Format = Literal["png", "svg"]
-Say = Callable[[str], None]  # is told what takes a while
 
 
 class Picture(NamedTuple):
-    """A figure with what must be known to show it.
+    """A figure with its name and caption.
 
     Attributes:
-        name: Its own among those that are shown together.
-        figure: What to show.
-        caption: Says what it shows, also to those who cannot see it.
-        format: What suits it on a page: svg, or png for photographs.
+        name: A name that no other picture of the report has.
+        figure: The figure.
+        caption: What the figure shows, also for readers who cannot see it.
+        format: The format on a page: svg, or png for photographs.
     """
 
     name: str
@@ -40,12 +38,17 @@ class Picture(NamedTuple):
 
 
 def assign_colours(names: Iterable[str]) -> dict[str, str]:
-    """Returns a colour for each name; the first is black."""
+    """Return a colour for each name; the first is black."""
     return dict(zip(dict.fromkeys(names), cycle(COLOURS), strict=False))
 
 
 def tint(colour: str, share: float) -> tuple[float, float, float]:
-    """Returns a colour on white: with share 1 as it is, with 0 white."""
+    """Return a colour mixed with white.
+
+    Args:
+        colour: Any colour of matplotlib.
+        share: 1 for the colour itself, 0 for white.
+    """
     from matplotlib.colors import to_rgb
 
     red, green, blue = (1 - share * (1 - value) for value in to_rgb(colour))
@@ -53,19 +56,19 @@ def tint(colour: str, share: float) -> tuple[float, float, float]:
 
 
 def save_figure(figure: Figure, out: Path, name: str) -> list[Path]:
-    """Writes a figure as PNG and SVG; the same figure gives the same bytes.
+    """Write a figure as PNG and SVG; the same figure gives the same bytes.
 
     Args:
-        figure: What to write.
-        out: The folder; made when it does not exist.
-        name: Of the files, without suffix.
+        figure: The figure.
+        out: The folder, which is created if necessary.
+        name: The name of the files without suffix.
 
     Returns:
-        The files.
+        The paths of the files.
     """
     out.mkdir(parents=True, exist_ok=True)
     formats: tuple[Format, ...] = ("png", "svg")
-    file = re.sub(r"[^\w=.-]+", "-", name)  # of a data set of the hub, for one
+    file = re.sub(r"[^\w=.-]+", "-", name)  # data sets of the hub have a slash in their names
     paths = {format: out / f"{file}.{format}" for format in formats}
     for format, path in paths.items():
         with replacing(path) as temporary:
@@ -74,17 +77,17 @@ def save_figure(figure: Figure, out: Path, name: str) -> list[Path]:
 
 
 def render_figure(figure: Figure, format: Format, name: str) -> bytes:
-    """Returns a figure as the content of a file.
+    """Return a figure as the content of a file.
 
     Args:
-        figure: What to render.
-        format: Of the file.
-        name: Makes the names inside an SVG its own.
+        figure: The figure.
+        format: The format of the file.
+        name: Makes the ids inside an SVG unique.
     """
     from matplotlib import rc_context
 
     file = io.BytesIO()
-    # fixed names inside the SVG, and no date
+    # fixed ids inside the SVG, and no date
     with rc_context({"svg.hashsalt": name, "svg.fonttype": "none"}):
         undated = {"Date": None} if format == "svg" else {}
         figure.savefig(file, format=format, dpi=RESOLUTION, metadata=undated)

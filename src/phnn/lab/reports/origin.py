@@ -1,49 +1,51 @@
-"""Where the results come from, and how to have them again."""
+"""Where the results of a report come from."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from phnn.lab import pages
+from phnn.lab.pages import Section
 from phnn.lab.recipe import PRIVATE, Tree
-from phnn.lab.reports import page
-from phnn.lab.reports.page import Section
 from phnn.lab.reports.results import Results
+from phnn.lab.runs import Run
+from phnn.lab.tasks import Score
+from phnn.lab.tasks.report import group_families
 
 
 def show_runs(results: Results) -> Section:
-    """Returns the section with all runs: finished, failed and waiting."""
+    """Return the section with all runs: finished, failed and waiting."""
+    head = ["recipe", "variant", "seed", "status", "outcome", "ended"]
     rows = [
         [
             run.family,
             run.variant,
             str(run.seed),
             run.status,
-            run.error or results.task.primary.show((run.result or {}).get(_key(results), 0.0))
-            if run.status != "waiting"
-            else "",
+            _describe_outcome(run, results.task.primary),
             (run.result or {}).get("ended", ""),
         ]
         for run in results.runs
     ]
-    head = ["recipe", "variant", "seed", "status", "outcome", "ended"]
-    counts = ", ".join(
-        f"{sum(run.status == status for run in results.runs)} {status}"
-        for status in ("finished", "failed", "waiting")
-        if any(run.status == status for run in results.runs)
-    )
-    return Section("runs", "Runs", [page.paragraph(f"{counts}."), page.table(head, rows)])
+    counts = Counter(run.status for run in results.runs)
+    statuses = ("finished", "failed", "waiting")
+    summary = ", ".join(f"{counts[status]} {status}" for status in statuses if counts[status])
+    return Section("runs", "Runs", [pages.paragraph(f"{summary}."), pages.table(head, rows)])
 
 
-def _key(results: Results) -> str:
-    return f"test_{results.task.primary.name}"
+def _describe_outcome(run: Run, score: Score) -> str:
+    if run.result is None:
+        return run.error or ""
+    return score.show(run.result[f"test_{score.name}"])
 
 
 def show_origin(results: Results) -> Section:
-    """Returns the section with the environment, the seeds, the recipes and the command."""
+    """Return the section with the environment, the seeds, the recipes and the command."""
     ended = [run.result for run in results.runs if run.result is not None]
     known = [
         ("machine", _distinct(result["machine"] for result in ended)),
@@ -57,19 +59,21 @@ def show_origin(results: Results) -> Section:
         ("seeds", _distinct(run.seed for run in results.runs)),
         ("selected", _distinct(result["selected"] for result in ended)),
     ]
-    parts = [page.facts((name, text) for name, text in known if text)]
+    elements = [pages.facts((name, text) for name, text in known if text)]
     if results.command:
-        parts += [page.paragraph("The command that repeats it:"), page.code(results.command)]
-    for family in dict.fromkeys(run.family for run in results.runs):
-        recipe = next((run.recipe for run in results.runs if run.family == family), None)
+        about = pages.paragraph("The command that repeats the runs:")
+        elements += [about, pages.code(results.command)]
+    for family, (first, *_) in group_families(results.runs).items():
+        recipe = first.recipe
         if recipe is not None:
             text = yaml.safe_dump(_hide(recipe), sort_keys=False, allow_unicode=True)
-            parts.append(page.fold(f"Recipe of the first run of {family}", page.code(text)))
-    return Section("origin", "How to repeat it", parts)
+            summary = f"Recipe of the first run of {family}"
+            elements.append(pages.fold(summary, pages.code(text)))
+    return Section("origin", "How to repeat it", elements)
 
 
 def _hide(recipe: Tree) -> Tree:
-    """A recipe with the names of files alone, not where they are on somebody's machine."""
+    """Return a recipe with the names of files, without the folders of somebody's machine."""
     hidden = dict(recipe)
     if hidden.get("start") is not None:
         hidden["start"] = Path(hidden["start"]).name

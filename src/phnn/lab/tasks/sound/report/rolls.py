@@ -1,4 +1,4 @@
-"""Sound events over time: what there was, and what was found."""
+"""Sound events over time, true and found."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from phnn.lab.reports.drawing import COLOURS
+from phnn.lab.drawing import COLOURS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -19,19 +19,22 @@ KINDS = {"found": BLUE, "missed": "#E69F00", "false alarm": BLACK}
 def draw_roll(
     truth: Tensor, found: Tensor, classes: Sequence[str], *, seconds: float, title: str
 ) -> Figure:
-    """Draws which classes sound in each frame: found, missed or a false alarm.
+    """Draw which classes sound in each frame: found, missed or a false alarm.
 
     Args:
-        truth: Boolean (frames, classes).
-        found: Likewise.
-        classes: Their names.
-        seconds: Duration of a frame.
-        title: Of the figure.
+        truth: The true events, boolean (frames, classes).
+        found: The events that were found, boolean (frames, classes).
+        classes: The names of the classes.
+        seconds: The duration of a frame.
+        title: The title of the figure.
+
+    Raises:
+        ValueError: The shapes do not match the classes.
     """
     if truth.shape != found.shape or truth.ndim != 2 or truth.shape[1] != len(classes):
         raise ValueError(
-            f"for {len(classes)} classes truth and found have shape (frames, {len(classes)}), not "
-            f"{tuple(truth.shape)} and {tuple(found.shape)}"
+            f"truth of shape {tuple(truth.shape)} and found of shape {tuple(found.shape)} do not "
+            f"match {len(classes)} classes; both must have shape (frames, {len(classes)})"
         )
     from matplotlib.colors import ListedColormap
     from matplotlib.figure import Figure

@@ -1,28 +1,28 @@
-"""Sound events under the spectrogram of their recording."""
+"""Figures of the events that a network heard in a recording."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from phnn.lab.reports.drawing import COLOURS
-from phnn.lab.reports.spectrograms import FLOOR, in_decibels
+from phnn.lab.drawing import COLOURS
 from phnn.lab.tasks import sound
 from phnn.lab.tasks.sound.detection import Event, Heard
+from phnn.lab.tasks.sound.report.spectrograms import FLOOR, in_decibels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 FOUND, TRUE = COLOURS[1:3]
-HEIGHT = 0.38  # of a bar, where a class has 1
+HEIGHT = 0.38  # of a bar; a class has 1
 
 
-def draw_events(heard: Heard) -> Figure:
-    """Draws a recording's spectrogram and, below it, the events that were heard and the true ones.
+def draw_heard(heard: Heard) -> Figure:
+    """Draw the spectrogram of a recording and, below it, the heard and the true events.
 
     Args:
-        heard: What a network heard; only the classes that it or the label file has are drawn.
+        heard: What a network heard. Classes without a heard or true event are left out.
     """
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch

@@ -11,16 +11,16 @@ from torch import Tensor, nn
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-LEAST = 4  # pixels at each side of a feature map that says where
+SMALLEST = 4  # pixels per side of the smallest feature map that still shows positions
 
 
 class Look(NamedTuple):
-    """What a network answers for images, and where it looks.
+    """The answers of a network for some images, and where it looked.
 
     Attributes:
-        name: Of the network.
+        name: The name of the network.
         maps: (N, height, width), between 0 and 1.
-        answers: The name of the class and its probability, for each image.
+        answers: The class and its probability for each image.
     """
 
     name: str
@@ -29,16 +29,19 @@ class Look(NamedTuple):
 
 
 def find_layer(model: nn.Module, inputs: Tensor) -> nn.Module:
-    """Returns the last module whose feature map still has places.
+    """Return the last module with a feature map that still shows positions.
 
     Args:
-        model: In evaluation mode.
-        inputs: Of one image or more.
+        model: A network in evaluation mode.
+        inputs: One image or more.
+
+    Raises:
+        ValueError: There is no such module.
     """
     found: list[nn.Module] = []
 
     def note(module: nn.Module, _: Any, output: Any) -> None:
-        if isinstance(output, Tensor) and output.ndim == 4 and min(output.shape[2:]) >= LEAST:
+        if isinstance(output, Tensor) and output.ndim == 4 and min(output.shape[2:]) >= SMALLEST:
             found.append(module)
 
     hooks = [module.register_forward_hook(note) for module in model.modules()]
@@ -50,20 +53,20 @@ def find_layer(model: nn.Module, inputs: Tensor) -> nn.Module:
             hook.remove()
     if not found:
         raise ValueError(
-            f"{type(model).__name__} has no feature map of {LEAST}×{LEAST} pixels or more for "
-            f"images of shape {tuple(inputs.shape[1:])}"
+            f"{type(model).__name__} has no feature map of {SMALLEST}×{SMALLEST} pixels or more "
+            f"for images of shape {tuple(inputs.shape[1:])}"
         )
     return found[-1]
 
 
 def look(name: str, model: nn.Module, inputs: Tensor, classes: Sequence[str]) -> Look:
-    """Returns the answers of a network, and what of each image speaks for its answer.
+    """Return the answers of a network, and the positions in each image that support its answer.
 
     Args:
-        name: Of the network.
-        model: In evaluation mode.
-        inputs: Images as the network wants them.
-        classes: Their names.
+        name: The name of the network.
+        model: The network in evaluation mode.
+        inputs: Images as the network takes them.
+        classes: The names of the classes.
     """
     from captum.attr import LayerAttribution, LayerGradCam
 
@@ -79,13 +82,13 @@ def look(name: str, model: nn.Module, inputs: Tensor, classes: Sequence[str]) ->
 
 
 def draw_looks(images: Tensor, labels: Sequence[str], looks: Sequence[Look], title: str) -> Figure:
-    """Draws images, and below each where the networks look, side by side with their answers.
+    """Draw images, and below each where the networks looked and what they answered.
 
     Args:
         images: uint8 (N, 3, height, width).
-        labels: What they show.
+        labels: The true class of each image.
         looks: One for each network.
-        title: Of the figure.
+        title: The title of the figure.
     """
     from matplotlib.figure import Figure
 
@@ -100,10 +103,10 @@ def draw_looks(images: Tensor, labels: Sequence[str], looks: Sequence[Look], tit
         panel.imshow(image.permute(1, 2, 0).numpy())
         panel.set_title(label, fontsize="small")
     panels[0][0].set_ylabel("image")
-    for row, answer in zip(panels[1:], looks, strict=True):
-        row[0].set_ylabel(answer.name)
+    for row, found in zip(panels[1:], looks, strict=True):
+        row[0].set_ylabel(found.name)
         for panel, image, map, (name, probability) in zip(
-            row, images, answer.maps, answer.answers, strict=True
+            row, images, found.maps, found.answers, strict=True
         ):
             panel.imshow(image.float().mean(0).numpy(), cmap="gray", vmin=0, vmax=255)
             panel.imshow(map.numpy(), cmap="inferno", alpha=0.6, vmin=0, vmax=1)

@@ -3,9 +3,10 @@ r"""Starting values of PH layers.
 The default gives the assembled weight H the variance of the torch layer's default, for every n,
 number of terms, algebra and rank, with groups and transposed: with :math:`\sigma^2` that variance,
 
-.. math:: \sigma_F^2 = \sigma^2\, n^2 / \lVert A \rVert_F^2
+.. math:: \sigma_F^2 = \sigma^2\, n_{out} n_{in} / \lVert A \rVert_F^2
 
-because the mean square of H over its n × n blocks is :math:`\sigma_F^2 \lVert A \rVert_F^2 / n^2`.
+because the mean square of H over its n_out × n_in blocks is :math:`\sigma_F^2 \lVert A \rVert_F^2 /
+(n_{out} n_{in})`.
 
 The functions that end in an underscore write into the given tensor or layer, as those of
 `torch.nn.init` do.
@@ -40,26 +41,39 @@ class PHLayer(Protocol):
     A: Tensor
     F: Tensor
     bias: Tensor | None
-    algebra: Algebra | None
-    rank: int | None
     groups: int
     transposed: bool
 
     @property
+    def algebra(self) -> Algebra | None:
+        """The known algebra that the layer holds or starts from."""
+        ...
+
+    @property
+    def rank(self) -> int | None:
+        """CP rank that the algebra is limited to."""
+        ...
+
+    @property
+    def algebra_tensor(self) -> Tensor:
+        """The algebra, multiplied out where the layer has a rank."""
+        ...
+
+    @property
     def factors(self) -> Factors:
-        """The parameters that a layer with a rank has in the place of A."""
+        """The parameters that a layer with a rank has instead of A."""
         ...
 
     def decompose_algebra(self) -> Factors:
-        """The known algebra in as many products as the layer's rank allows."""
+        """Return the known algebra in as many products as the layer's rank allows."""
         ...
 
 
 def algebra_(A: Tensor, distribution: str = "normal") -> Tensor:
-    r"""Draws a learned algebra with :math:`\lVert A \rVert_F^2 = n^2` exactly.
+    r"""Draw a learned algebra with :math:`\lVert A \rVert_F^2 = n_{out} n_{in}` exactly.
 
     Args:
-        A: The (terms, n, n) tensor to fill.
+        A: The (terms, n_out, n_in) tensor to fill.
         distribution: "normal" for independent entries, the default by measurement
             (results/algebra-start.md); "orthonormal" for terms that are orthogonal
             to each other and of equal norm, as the left multiplications of a division algebra are.
@@ -69,26 +83,25 @@ def algebra_(A: Tensor, distribution: str = "normal") -> Tensor:
         >>> round(A.square().sum().item(), 4)
         16.0
     """
-    n = A.shape[-1]
     with torch.no_grad():
         if distribution == "normal":
             A.normal_()
         elif distribution == "orthonormal":
-            nn.init.orthogonal_(A.view(A.shape[0], n * n))
+            nn.init.orthogonal_(A.view(A.shape[0], -1))
         else:
             raise ValueError(f'distribution is "normal" or "orthonormal", got {distribution!r}')
-        return A.mul_(n / A.norm())
+        return A.mul_(_size(A) / A.norm())
 
 
 def factors_(factors: Factors) -> Factors:
-    r"""Draws a learned algebra of limited rank with :math:`\lVert A \rVert_F^2 = n^2` exactly.
+    r"""Draw a learned algebra of limited rank with the same norm.
 
     U, V and W are random tight frames, orthogonal along their shorter axis and of nearly equal
     norms along the longer one, so that the mixes are well conditioned and every product has the
     same share, as in a good decomposition of a random algebra, without the search for one.
 
     Args:
-        factors: The tensors to fill: V and W (n, R), U (terms, R) or None.
+        factors: The tensors to fill: U (terms, R) or None, V (n_in, R), W (n_out, R).
 
     Example:
         >>> A = factors_(Factors(torch.empty(4, 7), torch.empty(4, 7), torch.empty(4, 7))).tensor()
@@ -100,30 +113,31 @@ def factors_(factors: Factors) -> Factors:
         return factors
     mixes = _frame(V), _frame(W)  # in this order: a seed keeps its values
     drawn = Factors(None if U is None else _frame(U), *mixes)
-    size = (V.shape[0] / drawn.tensor().norm()) ** (1 / (2 if U is None else 3))
+    A = drawn.tensor()
+    size = (_size(A) / A.norm()) ** (1 / (2 if U is None else 3))
     _write_factors(factors, drawn, size)
     return factors
 
 
 def filters_(F: Tensor, A: Tensor, std: float) -> Tensor:
-    """Draws uniform filters such that H has the given standard deviation with this algebra."""
-    bound = math.sqrt(3) * std * A.shape[-1] / _norm(A)
+    """Draw uniform filters such that H has the given standard deviation with this algebra."""
+    bound = math.sqrt(3) * std * _size(A) / _norm(A)
     return nn.init.uniform_(F, -bound, bound)
 
 
 def default_(layer: PHLayer) -> None:
-    """The starting values of a new layer: H and the bias vary as much as torch's default.
+    """Draw the values of a new layer: H and the bias vary as much as torch's default.
 
     A learned algebra is drawn by `algebra_`, or starts from the layer's algebra when it has one.
     """
     _start_algebra(layer)
     fan_in = _fan_in(layer)
-    filters_(layer.F, layer.A, std=1 / math.sqrt(3 * fan_in))
+    filters_(layer.F, layer.algebra_tensor, std=1 / math.sqrt(3 * fan_in))
     _default_bias_(layer)
 
 
 def authors_(layer: PHLayer) -> None:
-    """The starting values of the authors' code: Xavier-uniform on the stacked tensors A and F.
+    """Draw the values of the authors' code: Xavier-uniform on the stacked tensors A and F.
 
     H then comes out up to 20 times narrower than torch's default; for reproduction only.
     """
@@ -132,6 +146,7 @@ def authors_(layer: PHLayer) -> None:
             f"the authors' code has no layers of limited rank, got rank={layer.rank}; "
             "use the default start, or leave rank out"
         )
+    _require_square(layer, "the authors' start")
     if layer.algebra is None:
         bound = math.sqrt(3) / layer.A.shape[-1]
         nn.init.uniform_(layer.A, -bound, bound)
@@ -147,7 +162,7 @@ def authors_(layer: PHLayer) -> None:
 
 
 def polar_(layer: PHLayer, criterion: str = "glorot") -> None:
-    r"""Hypercomplex filters with uniform direction and chi-distributed modulus.
+    r"""Draw hypercomplex filters with uniform direction and chi-distributed modulus.
 
     The modulus of each filter entry, over its n components, is :math:`s\,\chi_n` with
     :math:`n s^2 = 2/(\mathrm{fan\_in} + \mathrm{fan\_out})` ("glorot") or
@@ -155,9 +170,12 @@ def polar_(layer: PHLayer, criterion: str = "glorot") -> None:
     the start of Trabelsi et al., "Deep Complex Networks" (2018), for n = 4 that of Parcollet et
     al., "Quaternion Recurrent Neural Networks" (2019). The bias starts at zero.
     """
-    n, terms = layer.A.shape[-1], layer.A.shape[0]
-    if terms != n:
-        raise ValueError(f"a polar start needs one filter per component, got terms={terms}, n={n}")
+    terms, n, n_in = layer.algebra_tensor.shape
+    if not terms == n == n_in:
+        raise ValueError(
+            f"a polar start needs one filter per component, got terms={terms}, "
+            f"n={n if n == n_in else (n, n_in)}"
+        )
     if criterion not in ("glorot", "he"):
         raise ValueError(f'criterion is "glorot" or "he", got {criterion!r}')
     _start_algebra(layer)
@@ -174,7 +192,7 @@ def polar_(layer: PHLayer, criterion: str = "glorot") -> None:
 
 
 def zero_(layer: PHLayer) -> None:
-    """H = 0, for the last layer of a residual branch: the block starts as the identity.
+    """Set H = 0, for the last layer of a residual branch: the block starts as the identity.
 
     After Mancanelli et al., "PHYDI: Initializing Parameterized Hypercomplex Neural Networks as
     Identity Functions" (2023). A keeps its draw, so the first gradient reaches F.
@@ -186,7 +204,7 @@ def zero_(layer: PHLayer) -> None:
 
 
 def identity_(layer: PHLayer) -> None:
-    """H passes each channel to the one of the same number in the same component.
+    """Let H pass each channel to the one of the same number in the same component.
 
     With as many outputs as inputs that is what `torch.nn.init.dirac_` does.
 
@@ -194,6 +212,7 @@ def identity_(layer: PHLayer) -> None:
     term, and its other terms start with zero filters. A learned algebra of limited rank gets equal
     mixes before and after the products, for which rank ≥ n is needed.
     """
+    _require_square(layer, "an identity")
     default_(layer)
     if layer.F.is_meta:
         return
@@ -211,7 +230,7 @@ def identity_(layer: PHLayer) -> None:
 
 
 def _identity_coefficients(layer: PHLayer) -> list[float]:
-    """Makes the identity one of the sums of the terms, and says which."""
+    """Make the identity one of the sums of the terms, and say which."""
     if layer.algebra is not None and layer.algebra.unit is None:
         raise ValueError(f"{layer.algebra.name} has no unit, so no filters give the identity")
     if layer.rank is not None:
@@ -233,14 +252,14 @@ def _identity_of_factors(layer: PHLayer) -> list[float]:
         W.copy_(V)  # of a tight frame, Σ_r v_r v_rᵀ is a multiple of the identity
         if U is not None:
             U[0] = 1
-    A = layer.A.detach().to("cpu", torch.float64).flatten(1)
+    A = layer.algebra_tensor.detach().to("cpu", torch.float64).flatten(1)
     identity = torch.eye(n, dtype=torch.float64, device="cpu").flatten()
     found: list[float] = torch.linalg.lstsq(A.mT, identity).solution.tolist()
     return found
 
 
 def _start_algebra(layer: PHLayer) -> None:
-    """Draws a learned algebra; writes the known one that the layer keeps or starts from."""
+    """Draw a learned algebra, or write the known one that the layer keeps or starts from."""
     if layer.rank is None:
         if layer.algebra is None:
             algebra_(layer.A)
@@ -261,7 +280,7 @@ def _write_factors(factors: Factors, values: Factors, size: Tensor | float = 1.0
 
 
 def _frame(like: Tensor) -> Tensor:
-    """A random tight frame, in float64 on the CPU: bfloat16 has no singular values."""
+    """Draw a random tight frame, in float64 on the CPU: bfloat16 has no singular values."""
     rows, columns = like.shape
     frame = torch.randn(rows, columns, dtype=torch.float64, device="cpu")
     for _ in range(20):  # the norms then differ by some per cent at most
@@ -272,8 +291,9 @@ def _frame(like: Tensor) -> Tensor:
 
 
 def _fan_in(layer: PHLayer) -> int:
-    """Inputs that torch counts for the dense weight: its second axis times the receptive field."""
-    return layer.A.shape[-1] * layer.F[0].numel()
+    """Count the inputs as torch does: the second axis of the weight times the receptive field."""
+    _, n_out, n_in = layer.algebra_tensor.shape
+    return (n_out if layer.transposed else n_in) * layer.F[0].numel()
 
 
 def _default_bias_(layer: PHLayer) -> None:
@@ -284,4 +304,15 @@ def _default_bias_(layer: PHLayer) -> None:
 
 def _norm(A: Tensor) -> float:
     # on the meta device there is nothing to measure and nothing to draw
-    return float(A.shape[-1]) if A.is_meta else A.detach().norm().item()
+    return _size(A) if A.is_meta else A.detach().norm().item()
+
+
+def _size(A: Tensor) -> float:
+    """Return the norm of a learned algebra at the start, √(n_out · n_in)."""
+    return math.sqrt(A.shape[-2] * A.shape[-1])
+
+
+def _require_square(layer: PHLayer, what: str) -> None:
+    _, n_out, n_in = layer.algebra_tensor.shape
+    if n_out != n_in:
+        raise ValueError(f"{what} needs a square algebra, got n=({n_out}, {n_in})")

@@ -14,8 +14,8 @@ from phnn.algebra import quaternion
         (lambda: PHLinear(8, 8), TypeError, "give n=.* or algebra="),
         (lambda: PHLinear(8, 8, n=0), ValueError, "n is at least 1, got n=0"),
         (lambda: PHLinear(8, 8, n=-2), ValueError, "got n=-2"),
-        (lambda: PHLinear(8, 8, n=2.0), TypeError, "n is an integer, got 2.0"),
-        (lambda: PHLinear(8, 8, n=True), TypeError, "n is an integer, got True"),
+        (lambda: PHLinear(8, 8, n=2.0), TypeError, "n is an integer or a pair .* got 2.0"),
+        (lambda: PHLinear(8, 8, n=True), TypeError, "n is an integer or a pair .* got True"),
         (lambda: PHLinear(8, 8, n=2, terms=0), ValueError, "between 1 and n²=4, got terms=0"),
         (lambda: PHLinear(8, 8, n=2, terms=5), ValueError, "between 1 and n²=4, got terms=5"),
         (lambda: PHLinear(8, 8, n=2, terms=1.5), TypeError, "terms is an integer, got 1.5"),
@@ -86,9 +86,29 @@ from phnn.algebra import quaternion
             "n=4 must divide in_features=6; the nearest that work are 4 and 8",
         ),
         (
-            lambda: PHLinear(8, 8, algebra="quaternion"),
+            lambda: PHLinear(8, 8, algebra="quaternoin"),
+            ValueError,
+            "unknown algebra 'quaternoin'; did you mean quaternion",
+        ),
+        (
+            lambda: PHLinear(8, 8, algebra=4),
             TypeError,
-            "got 'quaternion'; phnn.algebra.get finds one",
+            "algebra is a phnn.algebra.Algebra or its name, got 4",
+        ),
+        (
+            lambda: PHLinear(8, 8, n=(4, 2)),
+            TypeError,
+            "terms= is required for the pair",
+        ),
+        (
+            lambda: PHLinear(8, 8, n=(4, 2), terms=9),
+            ValueError,
+            "terms is between 1 and n_out·n_in=8, got terms=9",
+        ),
+        (
+            lambda: PHLinear(9, 8, n=(4, 2), terms=1),
+            ValueError,
+            r"n_in=2 of n=\(4, 2\) must divide in_features=9; the nearest that work are 8 and 10",
         ),
         (
             lambda: PHLinear(8, 8, n=2, learn_algebra=False),

@@ -211,7 +211,7 @@ def test_exported_graphs_assemble(strict):
         (torch.ones(2, 64, 3, 3), torch.ones(8).double(), "type"),
     ],
 )
-def test_few_places_have_the_errors_of_torch(x, bias, message):
+def test_few_positions_have_the_errors_of_torch(x, bias, message):
     with pytest.raises(RuntimeError, match=message):
         functional.conv2d(x, torch.ones(4, 4, 4), torch.ones(8, 16, 3, 3), bias)
 
@@ -258,7 +258,7 @@ def factored(n, rank, terms):
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize(("dims", "batch", "is_last"), [(1, 2, 0), (2, 0, 0), (2, 2, 0), (2, 2, 1)])
-def test_products_are_filled_up_to_whole_vectors(
+def test_products_are_zero_padded_to_whole_vectors(
     assemblies, dims, batch, is_last, groups, transposed
 ):
     A, inputs, outputs = factored(4, 5, terms=4), 17, 25

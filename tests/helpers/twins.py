@@ -13,80 +13,71 @@ TRANSPOSE = {
 
 def slow_kronecker_sum(A, F, groups=1, transposed=False):
     """H entry block by entry block, from the two index formulas."""
-    terms, n, _ = A.shape
+    terms, n_out, n_in = A.shape
     rows, columns = F.shape[0] // (groups * terms), F.shape[1]
-    H = F.new_zeros(groups * n * rows, n * columns, *F.shape[2:])
+    above, beside = (n_in, n_out) if transposed else (n_out, n_in)
+    H = F.new_zeros(groups * above * rows, beside * columns, *F.shape[2:])
     for g in range(groups):
         for i in range(terms):
             first = (g * terms + i) * rows
             block = F[first : first + rows]
-            for a in range(n):
-                for b in range(n):
+            for a in range(n_out):
+                for b in range(n_in):
                     row, column = (b, a) if transposed else (a, b)
-                    top, left = (g * n + row) * rows, column * columns
+                    top, left = (g * above + row) * rows, column * columns
                     H[top : top + rows, left : left + columns] += A[i, a, b] * block
     return H
+
+
+def slow_components(x, A, F, bias=None, groups=1, transposed=False, **options):
+    """y_a = Σ_i Σ_b A[i, a, b] (F_i ∗ x_b) + bias_a, one pair of components at a time.
+
+    For a linear layer, whose F has two axes, and for convolutions with the options of torch.
+    """
+    terms, n_out, n_in = A.shape
+    dims = F.dim() - 2
+    axis = -dims - 1
+    functions = {0: nn.functional.linear, **(TRANSPOSE if transposed else CONVOLVE)}
+    blocks = F.unflatten(0, (groups, terms, -1))
+    outputs = []
+    for g, of_group in enumerate(x.chunk(groups, axis)):
+        components = of_group.chunk(n_in, axis)
+        for a in range(n_out):
+            y = 0
+            for i in range(terms):
+                for b in range(n_in):
+                    y = y + A[i, a, b] * functions[dims](components[b], blocks[g, i], **options)
+            outputs.append(y)
+    y = torch.cat(outputs, axis)
+    return y if bias is None else y + bias.reshape(-1, *(1,) * dims)
 
 
 def slow_algebra(layer):
     """A[i, a, b] = Σ_r U[i, r] W[a, r] V[b, r] entry by entry, where the layer has a rank."""
     if layer.rank is None:
         return layer.A
-    n, terms, rank = layer.n, layer.terms, layer.rank
+    terms, rank = layer.terms, layer.rank
     V, W = layer.V.tolist(), layer.W.tolist()
     U = torch.eye(terms).tolist() if layer.U is None else layer.U.tolist()
     A = [
-        [
-            [sum(U[i][r] * W[a][r] * V[b][r] for r in range(rank)) for b in range(n)]
-            for a in range(n)
-        ]
+        [[sum(U[i][r] * w[r] * v[r] for r in range(rank)) for v in V] for w in W]
         for i in range(terms)
     ]
     return torch.tensor(A, dtype=layer.F.dtype)
 
 
 def slow_layer(layer, x):
-    """y_a = Σ_i Σ_b A[i, a, b] (F_i ∗ x_b) + bias_a, one component pair at a time."""
-    n, terms, groups, A = layer.n, layer.terms, layer.groups, slow_algebra(layer)
-    blocks = layer.F.unflatten(0, (groups, terms, -1))
-    if isinstance(layer, _linear()):
-        axis, convolve = -1, nn.functional.linear
-    else:
-        dims = layer.dims
-        axis = -dims - 1
-        convolve = _transpose(layer, dims) if layer.transposed else _convolve(layer, dims)
-        if not layer.transposed and layer.padding_mode != "zeros":
+    """What a layer computes, one pair of components at a time."""
+    options = {}
+    if layer.F.dim() > 2:
+        options = {"stride": layer.stride, "padding": layer.padding, "dilation": layer.dilation}
+        if layer.transposed:
+            options["output_padding"] = layer.output_padding
+        elif layer.padding_mode != "zeros":
             x = nn.functional.pad(x, _pads(layer), mode=layer.padding_mode)
-    outputs = []
-    for g, of_group in enumerate(x.chunk(groups, axis)):
-        components = of_group.chunk(n, axis)
-        for a in range(n):
-            y = 0
-            for i in range(terms):
-                for b in range(n):
-                    y = y + A[i, a, b] * convolve(components[b], blocks[g, i])
-            outputs.append(y)
-    y = torch.cat(outputs, axis)
-    if layer.bias is None:
-        return y
-    return y + layer.bias.reshape(-1, *(1,) * (-axis - 1))
-
-
-def _linear():
-    from phnn import PHLinear
-
-    return PHLinear
-
-
-def _convolve(layer, dims):
-    padding = layer.padding if layer.padding_mode == "zeros" else 0
-    return lambda x, F: CONVOLVE[dims](x, F, None, layer.stride, padding, layer.dilation)
-
-
-def _transpose(layer, dims):
-    return lambda x, F: TRANSPOSE[dims](
-        x, F, None, layer.stride, layer.padding, layer.output_padding, 1, layer.dilation
-    )
+            options["padding"] = 0
+    A = slow_algebra(layer)
+    return slow_components(x, A, layer.F, layer.bias, layer.groups, layer.transposed, **options)
 
 
 def _pads(layer):

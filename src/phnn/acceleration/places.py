@@ -114,7 +114,7 @@ def _hindrance(place: Place) -> str:
             return f"its input {call.shape} has no batch"
         if 0 in call.shape:
             return f"its input {call.shape} is empty"
-    if not layer.A.isfinite().all() or not layer.A.any():
+    if not layer.algebra_tensor.isfinite().all() or not layer.algebra_tensor.any():
         return "its algebra is zero or not finite"
     return ""
 
@@ -145,7 +145,7 @@ def find_factors(places: list[Place], ranks: Mapping[str, int | None], seconds: 
         if place.factors is None:
             waiting.setdefault(ranks[place.name], []).append(place)
     for rank, group in waiting.items():
-        algebras = [place.layer.A.detach() for place in group]
+        algebras = [place.layer.algebra_tensor.detach() for place in group]
         for place, found in zip(group, bilinear_many(algebras, rank, seconds=seconds), strict=True):
             if isinstance(found, Declined):
                 place.declined = found.reason

@@ -189,7 +189,7 @@ class _Measured(NamedTuple):
 
 def _measure(name: str, layer: PHLayer) -> _Measured:
     where = name or type(layer).__name__
-    A, F = layer.A.detach(), layer.F.detach()
+    A, F = layer.algebra_tensor.detach(), layer.F.detach()
     if A.is_meta or F.is_meta:
         raise ValueError(f"{where} is on the meta device and holds no numbers to describe")
     if not (A.isfinite().all() and F.isfinite().all()):

@@ -80,7 +80,7 @@ class Components(_Layout):
         arguments[outputs] = self.groups * self.terms * self.outputs
         self.filter = layer.dense_type(**arguments, bias=False, device="meta", dtype=layer.F.dtype)
         self.filter.weight = _parameter(layer.F, layer)
-        self.rules = _parameter(layer.A.permute(1, 2, 0).flatten(1), layer)
+        self.rules = _parameter(layer.algebra_tensor.permute(1, 2, 0).flatten(1), layer)
 
     def forward(self, x: Tensor) -> Tensor:  # noqa: D102
         if self.is_linear:

@@ -28,8 +28,9 @@ def kronecker_sum(
         transposed: Whether the weight is for a transposed convolution, (in, out/groups, *k).
 
     Shape:
-        - A: :math:`(m, n, n)` with m terms.
-        - F: :math:`(d\,m/n, s/(g\,n), *k)`, transposed :math:`(s\,m/n, d/(g\,n), *k)`.
+        - A: :math:`(m, p, q)` with m terms, for p output and q input components; the paper's
+          :math:`(n, n, n)`.
+        - F: :math:`(d\,m/p, s/(g\,q), *k)`, transposed :math:`(s\,m/q, d/(g\,p), *k)`.
         - Output: :math:`(d, s/g, *k)`, transposed :math:`(s, d/g, *k)`.
 
     Example:
@@ -54,11 +55,3 @@ def _kronecker_sum(A: Tensor, F: Tensor, groups: int, transposed: bool) -> Tenso
     if transposed:
         A = A.mT
     return torch.einsum("iab,gioc...->gaobc...", A, blocks).flatten(0, 2).flatten(1, 2)
-
-
-def mix_filters(F: Tensor, U: Tensor | None, groups: int) -> Tensor:
-    """The filters of the R products, Σ_i U[i, r] F_i, stacked along the first axis."""
-    if U is None:
-        return F
-    blocks = F.unflatten(0, (groups, U.shape[0], -1))
-    return torch.einsum("ir,gio...->gro...", U, blocks).flatten(0, 2)

@@ -40,6 +40,12 @@ class Factors(NamedTuple):
         return self.V.shape[-1]
 
     @property
+    def shape(self) -> tuple[int, int, int]:
+        """Terms, n_out and n_in of the algebra."""
+        terms = self.rank if self.U is None else self.U.shape[-2]
+        return terms, self.W.shape[-2], self.V.shape[-2]
+
+    @property
     def mixing(self) -> Tensor:
         """U, or the identity where each product has filters of its own."""
         if self.U is not None:

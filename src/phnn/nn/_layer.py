@@ -13,6 +13,7 @@ from phnn import algebra as algebras
 from phnn import decompose, functional, init
 from phnn.algebra import Algebra
 from phnn.functional import Factors
+from phnn.structure import Dimension, Structure
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -21,39 +22,61 @@ if TYPE_CHECKING:
 class PHLayer(nn.Module):
     r"""Base of the PH layers: a weight :math:`H = \sum_i A_i \otimes F_i` and a bias.
 
-    State is what is learned: `A`, `F` and `bias`. A fixed algebra is a buffer named `A`, so that
-    keys do not depend on it. Nothing is cached; `weight` assembles H anew, and in-place writes to
-    it vanish. With a rank the state has `V` and `W`, and `U` where rank > terms, in the place of
-    `A`, which is then assembled as `weight` is.
+    State is what is learned: `A`, `F` and `bias`. A fixed algebra is a buffer named `A`, so keys do
+    not depend on it. With a rank the state has `V` and `W`, and `U` where rank > terms, instead of
+    `A`. Nothing is cached: `weight` assembles H anew, and in-place writes to it vanish.
     """
 
     dense_type: ClassVar[Callable[..., nn.Module]]  # the torch layer this one stands in for
     dense_args: ClassVar[tuple[str, ...]]  # its hyperparameters: attributes here, arguments there
 
-    A: Tensor
+    A: Tensor  # not in layers with a rank
     U: Tensor | None
     V: Tensor
     W: Tensor
     F: Tensor
     bias: Tensor | None
-    rank: int | None = None
     groups: int = 1
     transposed: bool = False
 
-    def __init__(
-        self,
-        *,
-        n: int | None,
-        algebra: Algebra | None,
-        learn_algebra: bool | None,
-        terms: int | None,
-        rank: int | None,
-    ) -> None:
+    def __init__(self, structure: Structure) -> None:
         super().__init__()
-        self.n, self.terms = _resolve(n, algebra, learn_algebra, terms, rank)
-        self.rank = rank
-        self.algebra = algebra
-        self.learns_algebra = algebra is None if learn_algebra is None else learn_algebra
+        self.structure = structure
+
+    @property
+    def n(self) -> Dimension:
+        """Dimension of the algebra, or the pair (n_out, n_in) of a rectangular one."""
+        return self.structure.n
+
+    @property
+    def n_out(self) -> int:
+        """Components of the output."""
+        return self.structure.n_out
+
+    @property
+    def n_in(self) -> int:
+        """Components of the input."""
+        return self.structure.n_in
+
+    @property
+    def terms(self) -> int:
+        """Number of Kronecker terms."""
+        return self.structure.terms
+
+    @property
+    def rank(self) -> int | None:
+        """CP rank that the algebra is limited to; None without a limit."""
+        return self.structure.rank
+
+    @property
+    def algebra(self) -> Algebra | None:
+        """The known algebra that A holds or starts from; None for one that is only learned."""
+        return self.structure.algebra
+
+    @property
+    def learns_algebra(self) -> bool:
+        """Whether A is learned."""
+        return self.structure.learns
 
     def _make_state(
         self,
@@ -64,7 +87,7 @@ class PHLayer(nn.Module):
         device: torch.device | str | None,
         dtype: torch.dtype | None,
     ) -> None:
-        """Registers the state for a dense weight (rows, columns, *kernel_size)."""
+        """Register the state for a dense weight (rows, columns, *kernel_size)."""
         dtype = torch.get_default_dtype() if dtype is None else dtype
         if not dtype.is_floating_point:
             hint = (
@@ -75,7 +98,7 @@ class PHLayer(nn.Module):
             raise TypeError(
                 f"{type(self).__name__} needs a real floating-point dtype, got {dtype}{hint}"
             )
-        n, terms, rank = self.n, self.terms, self.rank
+        n_out, n_in, terms, rank = self.n_out, self.n_in, self.terms, self.rank
 
         def empty(*shape: int) -> Tensor:
             return torch.empty(shape, device=device, dtype=dtype)
@@ -85,36 +108,49 @@ class PHLayer(nn.Module):
             self.register_parameter(
                 "U", nn.Parameter(empty(terms, rank)) if mixes_filters else None
             )
-            self.register_parameter("V", nn.Parameter(empty(n, rank)))
-            self.register_parameter("W", nn.Parameter(empty(n, rank)))
+            self.register_parameter("V", nn.Parameter(empty(n_in, rank)))
+            self.register_parameter("W", nn.Parameter(empty(n_out, rank)))
         elif self.learns_algebra:
-            self.register_parameter("A", nn.Parameter(empty(terms, n, n)))
+            self.register_parameter("A", nn.Parameter(empty(terms, n_out, n_in)))
         else:
-            self.register_buffer("A", empty(terms, n, n))
-        self.register_parameter(
-            "F", nn.Parameter(empty(rows // n * terms, columns // n, *kernel_size))
-        )
+            self.register_buffer("A", empty(terms, n_out, n_in))
+        first, second = (n_in, n_out) if self.transposed else (n_out, n_in)
+        filters = empty(rows // first * terms, columns // second, *kernel_size)
+        self.register_parameter("F", nn.Parameter(filters))
         self.register_parameter("bias", None if bias is None else nn.Parameter(empty(bias)))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draws the starting values of `phnn.init.default_`; a fixed algebra is restored."""
+        """Draw the starting values of `phnn.init.default_`; a fixed algebra is restored."""
         init.default_(self)
 
-    def __getattr__(self, name: str) -> Tensor | nn.Module:
-        # not a property: torch would not register a parameter of the same name in other layers
-        if name == "A" and self.rank is not None:
-            return self.factors.tensor()
-        return super().__getattr__(name)
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "weight":
+            raise AttributeError(
+                f"{type(self).__name__} computes its weight from A and F, so it cannot be set; "
+                "phnn.decompose.nearest finds A and F for a given weight, and phnn.to_dense makes "
+                "a torch layer that holds one"
+            )
+        super().__setattr__(name, value)
 
     @property
     def weight(self) -> Tensor:
         """The assembled H, as large as the torch layer's weight; to be read, not written."""
-        return functional.kronecker_sum(self.A, self.F, self.groups, self.transposed)
+        return functional.kronecker_sum(self.rules, self.F, self.groups, self.transposed)
+
+    @property
+    def rules(self) -> Tensor | Factors:
+        """What `phnn.functional` takes as A: the tensor, or the factors of a layer with a rank."""
+        return self.A if self.rank is None else self.factors
+
+    @property
+    def algebra_tensor(self) -> Tensor:
+        """A itself, (terms, n_out, n_in); multiplied out in a layer with a rank."""
+        return self.A if self.rank is None else self.factors.tensor()
 
     @property
     def factors(self) -> Factors:
-        """The parameters that a layer with a rank has in the place of A."""
+        """The parameters that a layer with a rank has instead of A."""
         return Factors(self.U, self.V, self.W)
 
     @property
@@ -124,13 +160,8 @@ class PHLayer(nn.Module):
             return ("A",)
         return ("V", "W") if self.U is None else ("U", "V", "W")
 
-    @property
-    def _rules(self) -> Tensor | Factors:
-        """What `phnn.functional` computes with in the place of A."""
-        return self.A if self.rank is None else self.factors
-
     def decompose_algebra(self) -> Factors:
-        """The known algebra in `rank` products, float64 on the CPU.
+        """Return the known algebra in `rank` products, float64 on the CPU.
 
         With as many products as terms, each gets filters of its own: those of the algebra in
         another basis.
@@ -153,13 +184,13 @@ class PHLayer(nn.Module):
         cls,
         dense: nn.Module,
         *,
-        n: int | None = None,
-        algebra: Algebra | None = None,
+        n: Dimension | None = None,
+        algebra: Algebra | str | None = None,
         learn_algebra: bool | None = None,
         terms: int | None = None,
         rank: int | None = None,
     ) -> Self:
-        """A fresh PH layer with the hyperparameters, device, dtype and mode of a torch layer."""
+        """Make a fresh PH layer with the arguments, device, dtype and mode of a torch layer."""
         arguments = {name: getattr(dense, name) for name in cls.dense_args}
         weight = dense.get_parameter("weight")
         make: Callable[..., Self] = cls  # each layer class has the arguments of its torch twin
@@ -177,7 +208,7 @@ class PHLayer(nn.Module):
         return layer.train(dense.training)
 
     def to_dense(self) -> nn.Module:
-        """The plain torch layer that computes the same, in the same mode and as trainable."""
+        """Return the torch layer that computes the same, in the same mode and as trainable."""
         compute_state(self)
         arguments = {name: getattr(self, name) for name in self.dense_args}
         dense = self.dense_type(
@@ -189,32 +220,21 @@ class PHLayer(nn.Module):
             dense.bias = nn.Parameter(bias, requires_grad=self.bias.requires_grad)
         return dense.train(self.training)
 
-    def _check_divisible(self, **sizes: int) -> None:
-        for name, size in sizes.items():
+    def _check_divisible(self, inputs: tuple[str, int], outputs: tuple[str, int]) -> None:
+        sides = (("n_in", self.n_in, *inputs), ("n_out", self.n_out, *outputs))
+        for side, n, name, size in sides:
             if size < 1:
                 raise ValueError(f"{name} is at least 1, got {name}={size}")
             if size % self.groups:
                 raise ValueError(f"groups={self.groups} must divide {name}={size}")
-            if size % (self.n * self.groups):
-                raise ValueError(self._not_divisible(name, size))
-
-    def _not_divisible(self, name: str, size: int) -> str:
-        n, groups = self.n, self.groups
-        step = n * groups
-        lower, upper = size // step * step, -(-size // step) * step
-        nearest = (
-            f"the nearest that work are {lower} and {upper}" if lower else f"the least is {upper}"
-        )
-        if groups == 1:
-            return f"n={n} must divide {name}={size}; {nearest}"
-        if size == groups:
-            return f"n={n} must divide {name}/groups=1: a depthwise layer admits only n=1"
-        return f"n={n} must divide {name}/groups={size}/{groups}; for {name}, {nearest}"
+            if size % (n * self.groups):
+                label = f"n={n}" if self.structure.is_square else f"{side}={n} of n={self.n}"
+                raise ValueError(_not_divisible(label, n, self.groups, name, size))
 
     def _check_input(
         self, input: Tensor, axis: int, size: int, ranks: tuple[int, ...] | None
     ) -> None:
-        """Refuses what torch would blame on an assembled weight that the user never saw."""
+        """Refuse what torch would blame on an assembled weight that the user never saw."""
         name = type(self).__name__
         if isinstance(input, fx.Proxy):
             raise TypeError(
@@ -237,46 +257,65 @@ class PHLayer(nn.Module):
                 f"got input of shape {tuple(input.shape)}"
             )
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
         loaded = state_dict.get(prefix + "A")
-        if self.learns_algebra or not isinstance(loaded, Tensor) or loaded.is_meta:
-            return super()._load_from_state_dict(state_dict, prefix, *args)
-        assert self.algebra is not None
-        if _is_algebra(loaded, self.algebra):
-            local_metadata: dict[str, Any] = args[0]
+        if not self.learns_algebra and isinstance(loaded, Tensor) and not loaded.is_meta:
+            assert self.algebra is not None
+            if not _is_algebra(loaded, self.algebra):
+                error_msgs.append(self._explain_other_algebra(prefix + "A", loaded))
+                return
             exact = self.algebra.structure  # a state of lower precision holds it rounded
             if local_metadata.get("assign_to_params_buffers", False):
                 exact = exact.to(loaded.device, loaded.dtype)
             state_dict = {**state_dict, prefix + "A": exact}
-            return super()._load_from_state_dict(state_dict, prefix, *args)
+        super()._load_from_state_dict(
+            state_dict,
+            prefix,
+            local_metadata,
+            strict,
+            missing_keys,
+            unexpected_keys,
+            error_msgs,
+        )
+
+    def _explain_other_algebra(self, key: str, loaded: Tensor) -> str:
+        assert self.algebra is not None
         known = _known(loaded)
         found = f"a learned algebra of shape {tuple(loaded.shape)}" if known is None else known.name
         remedy = "n=" + str(loaded.shape[-1]) if known is None else f"algebra={known.name}"
-        error_msgs: list[str] = args[-1]  # torch passes them last and raises one error with all
-        error_msgs.append(
-            f'"{prefix}A" holds {found}, but this layer computes with the fixed algebra '
+        return (
+            f'"{key}" holds {found}, but this layer computes with the fixed algebra '
             f"{self.algebra.name}; build it with {remedy} to load this state"
         )
-        return None
 
-    def _algebra_repr(self) -> str:
-        parts = [f"n={self.n}" if self.algebra is None else f"algebra={self.algebra.name}"]
-        if self.algebra is not None and self.learns_algebra:
-            parts.append("learn_algebra=True")
-        if self.terms != self.n:
-            parts.append(f"terms={self.terms}")
-        if self.rank is not None:
-            parts.append(f"rank={self.rank}")
-        return ", ".join(parts)
+
+def _not_divisible(label: str, n: int, groups: int, name: str, size: int) -> str:
+    step = n * groups
+    lower, upper = size // step * step, -(-size // step) * step
+    nearest = f"the nearest that work are {lower} and {upper}" if lower else f"the least is {upper}"
+    if groups == 1:
+        return f"{label} must divide {name}={size}; {nearest}"
+    if size == groups:
+        return f"{label} must divide {name}/groups=1: a depthwise layer admits only n=1"
+    return f"{label} must divide {name}/groups={size}/{groups}; for {name}, {nearest}"
 
 
 def computes_state(hook: object) -> bool:
-    """Whether a hook is one of torch's that compute a parameter: pruning, the old weight_norm."""
+    """Tell whether a hook is one of torch's that compute a parameter: pruning, old weight_norm."""
     return isinstance(hook, BasePruningMethod) or type(hook).__module__.startswith("torch.nn.utils")
 
 
 def compute_state(layer: nn.Module) -> None:
-    """Computes the parameters that hooks compute, as a call would: theirs may have changed since.
+    """Compute the parameters that hooks compute, as a call would: theirs may have changed since.
 
     Args:
         layer: Any layer. It is in evaluation mode meanwhile, so that spectral_norm learns nothing.
@@ -286,64 +325,6 @@ def compute_state(layer: nn.Module) -> None:
         if computes_state(hook):
             hook(layer, ())
     layer.training = training
-
-
-def _resolve(
-    n: int | None,
-    algebra: Algebra | None,
-    learn_algebra: bool | None,
-    terms: int | None,
-    rank: int | None,
-) -> tuple[int, int]:
-    """The dimension and the number of terms that the arguments ask for."""
-    if algebra is None:
-        if n is None:
-            raise TypeError("give n=, the dimension of a learned algebra, or algebra=, a known one")
-        if learn_algebra is False:
-            raise ValueError("learn_algebra=False needs an algebra= to keep fixed")
-    elif not isinstance(algebra, Algebra):
-        raise TypeError(
-            f"algebra is a phnn.algebra.Algebra, got {algebra!r}; "
-            "phnn.algebra.get finds one by name"
-        )
-    elif n is not None and n != algebra.n:
-        raise ValueError(f"{algebra.name} has n={algebra.n}, which contradicts n={n}; leave n out")
-    elif terms is not None and terms != algebra.n:
-        raise ValueError(
-            f"{algebra.name} has {algebra.n} terms, which contradicts terms={terms}; "
-            "leave terms out, or learn the algebra with n="
-        )
-    elif rank is not None and not learn_algebra:
-        raise ValueError(
-            f"rank={rank} limits an algebra that is learned, and {algebra.name} is fixed; leave "
-            "rank out, or start from the algebra with learn_algebra=True"
-        )
-    else:
-        n = terms = algebra.n
-    assert n is not None
-    _check_integer("n", n)
-    if n < 1:
-        raise ValueError(f"n is at least 1, got n={n}")
-    if rank is not None:
-        _check_integer("rank", rank)
-    if terms is None:
-        terms = n if rank is None else min(n, rank)
-    _check_integer("terms", terms)
-    if rank is not None and not 1 <= rank <= n * n:
-        raise ValueError(f"rank is between 1 and n²={n * n}, got rank={rank}")
-    if not 1 <= terms <= n * n:
-        raise ValueError(f"terms is between 1 and n²={n * n}, got terms={terms}")
-    if rank is not None and rank < terms:
-        raise ValueError(
-            f"rank={rank} products cannot serve terms={terms} terms; "
-            f"raise rank to {terms}" + (f", or lower terms to {rank}" if algebra is None else "")
-        )
-    return n, terms
-
-
-def _check_integer(name: str, value: object) -> None:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{name} is an integer, got {value!r}")
 
 
 def _is_algebra(A: Tensor, algebra: Algebra) -> bool:

@@ -12,6 +12,7 @@ from torch.nn.modules.conv import _ConvNd
 from phnn import functional
 from phnn.algebra import Algebra
 from phnn.nn._layer import PHLayer
+from phnn.structure import Dimension, Structure
 
 Size = int | tuple[int, ...]
 
@@ -50,14 +51,18 @@ class _PHConvNd(PHLayer):
         bias: bool,
         device: torch.device | str | None,
         dtype: torch.dtype | None,
-        algebra: dict[str, Any],
+        structure: Structure,
     ) -> None:
-        super().__init__(**algebra)
+        super().__init__(structure)
         self.groups = hyperparameters["groups"]
         if self.groups < 1:
             raise ValueError(f"groups is at least 1, got groups={self.groups}")
-        channels = {name: hyperparameters[name] for name in ("in_channels", "out_channels")}
-        self._check_divisible(**channels)
+        inputs, outputs = ((name, hyperparameters[name]) for name in CONV_ARGS[:2])
+        self._check_divisible(inputs, outputs)
+        for name in ("stride", "dilation"):
+            value = hyperparameters[name]
+            if min(value if isinstance(value, tuple | list) else (value,)) < 1:
+                raise ValueError(f"{name} is at least 1, got {name}={value}")
         # torch's layer checks the rest and expands numbers to tuples; on the meta device for free
         template = self.dense_type(**hyperparameters, bias=bias, device="meta")
         for name in self.dense_args:
@@ -73,7 +78,7 @@ class _PHConvNd(PHLayer):
         return len(self.kernel_size)
 
     def extra_repr(self) -> str:
-        """The arguments that differ from torch's defaults, as `repr` shows them."""
+        """Return the arguments that differ from torch's defaults, as `repr` shows them."""
         zeros, ones = (0,) * self.dims, (1,) * self.dims
         usual = {
             "padding": zeros,
@@ -90,7 +95,7 @@ class _PHConvNd(PHLayer):
                 text += f", {name}={value}"
         if self.bias is None:
             text += ", bias=False"
-        return f"{text}, {self._algebra_repr()}"
+        return f"{text}, {self.structure}"
 
 
 class _PHConv(_PHConvNd):
@@ -110,8 +115,8 @@ class _PHConv(_PHConvNd):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         *,
-        n: int | None = None,
-        algebra: Algebra | None = None,
+        n: Dimension | None = None,
+        algebra: Algebra | str | None = None,
         learn_algebra: bool | None = None,
         terms: int | None = None,
         rank: int | None = None,
@@ -126,17 +131,13 @@ class _PHConv(_PHConvNd):
             "groups": groups,
             "padding_mode": padding_mode,
         }
-        choice = {
-            "n": n,
-            "algebra": algebra,
-            "learn_algebra": learn_algebra,
-            "terms": terms,
-            "rank": rank,
-        }
-        super().__init__(hyperparameters, bias, device, dtype, choice)
+        structure = Structure.of(
+            n, algebra=algebra, learn_algebra=learn_algebra, terms=terms, rank=rank
+        )
+        super().__init__(hyperparameters, bias, device, dtype, structure)
 
     def forward(self, input: Tensor) -> Tensor:
-        """Convolves the input, (batch, channels, *space) or (channels, *space)."""
+        """Convolve the input, (batch, channels, *space) or (channels, *space)."""
         dims = self.dims
         self._check_input(input, -dims - 1, self.in_channels, ranks=(dims + 1, dims + 2))
         padding = self.padding
@@ -144,11 +145,11 @@ class _PHConv(_PHConvNd):
             input = nn.functional.pad(input, self._pads(), mode=self.padding_mode)
             padding = (0,) * dims
         return type(self)._convolve(
-            input, self._rules, self.F, self.bias, self.stride, padding, self.dilation, self.groups
+            input, self.rules, self.F, self.bias, self.stride, padding, self.dilation, self.groups
         )
 
     def _pads(self) -> list[int]:
-        """The padding as `torch.nn.functional.pad` takes it: last axis first, before and after."""
+        """Return the padding as `torch.nn.functional.pad` takes it, last axis first."""
         pads: list[int] = []
         for axis in reversed(range(self.dims)):
             if self.padding == "same":
@@ -185,8 +186,8 @@ class PHConv2d(_PHConv):
     The arguments up to `dtype` are those of `torch.nn.Conv2d`.
 
     Args:
-        in_channels: Channels of the input; n must divide in_channels / groups.
-        out_channels: Channels of the output; n must divide out_channels / groups.
+        in_channels: Channels of the input; n (n_in) must divide in_channels / groups.
+        out_channels: Channels of the output; n (n_out) must divide out_channels / groups.
         kernel_size: Size of the filters.
         stride: Step of the filters.
         padding: Amount on both sides, "same" or "valid".
@@ -196,11 +197,13 @@ class PHConv2d(_PHConv):
         padding_mode: "zeros", "reflect", "replicate" or "circular".
         device: Where the parameters live.
         dtype: Their real floating-point type.
-        n: Dimension of the algebra, to be learned.
-        algebra: A known algebra to compute with; it implies n.
+        n: Dimension of the algebra, to be learned. A pair (n_out, n_in) makes A rectangular:
+            n=(out_channels, 1) is a low-rank convolution, k×k to `terms` channels and then 1×1.
+        algebra: A known algebra to compute with, or its name; it implies n.
         learn_algebra: Whether A is learned; by default exactly when no algebra is given. With an
             algebra, True starts from it.
         terms: Number of Kronecker terms, n by default; any 1 … n² keeps terms/n² of the parameters.
+            Required for a pair, 1 … n_out·n_in, unless rank gives it.
         rank: Limits the learned algebra to so many products, terms … n²: a forward and a backward
             then cost rank/n² of the multiplications of a real layer, and two mixes of the
             components, which pay off from about 64 channels on. terms is min(n, rank) by default.
@@ -209,8 +212,10 @@ class PHConv2d(_PHConv):
 
     Shape:
         - Input: :math:`(N, s, h, w)` or :math:`(s, h, w)`, as torch accepts it.
-        - A: :math:`(\mathrm{terms}, n, n)`; F: :math:`(d\,\mathrm{terms}/n, s/(g\,n), k, k)`.
-        - With a rank, in the place of A: V and W :math:`(n, \mathrm{rank})`, and U
+        - A: :math:`(\mathrm{terms}, n_{out}, n_{in})`;
+          F: :math:`(d\,\mathrm{terms}/n_{out}, s/(g\,n_{in}), k, k)`.
+        - With a rank, instead of A: V :math:`(n_{in}, \mathrm{rank})`, W
+          :math:`(n_{out}, \mathrm{rank})`, and U
           :math:`(\mathrm{terms}, \mathrm{rank})` where rank > terms.
 
     Example:
@@ -260,8 +265,8 @@ class _PHConvTranspose(_PHConvNd):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         *,
-        n: int | None = None,
-        algebra: Algebra | None = None,
+        n: Dimension | None = None,
+        algebra: Algebra | str | None = None,
         learn_algebra: bool | None = None,
         terms: int | None = None,
         rank: int | None = None,
@@ -277,17 +282,13 @@ class _PHConvTranspose(_PHConvNd):
             "groups": groups,
             "padding_mode": padding_mode,
         }
-        choice = {
-            "n": n,
-            "algebra": algebra,
-            "learn_algebra": learn_algebra,
-            "terms": terms,
-            "rank": rank,
-        }
-        super().__init__(hyperparameters, bias, device, dtype, choice)
+        structure = Structure.of(
+            n, algebra=algebra, learn_algebra=learn_algebra, terms=terms, rank=rank
+        )
+        super().__init__(hyperparameters, bias, device, dtype, structure)
 
     def forward(self, input: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
-        """Convolves the input; `output_size` chooses among the sizes that a stride leaves open."""
+        """Convolve the input; `output_size` chooses among the sizes that a stride leaves open."""
         dims = self.dims
         self._check_input(input, -dims - 1, self.in_channels, ranks=(dims + 1, dims + 2))
         output_padding = self.output_padding
@@ -295,7 +296,7 @@ class _PHConvTranspose(_PHConvNd):
             output_padding = self._output_padding(input.shape[-dims:], tuple(output_size))
         return type(self)._convolve(
             input,
-            self._rules,
+            self.rules,
             self.F,
             self.bias,
             self.stride,
@@ -308,7 +309,7 @@ class _PHConvTranspose(_PHConvNd):
     def _output_padding(
         self, space: Sequence[int], output_size: tuple[int, ...]
     ) -> tuple[int, ...]:
-        """What has to be added to the smallest output to reach the requested size."""
+        """Return what has to be added to the smallest output to reach the requested size."""
         dims = self.dims
         if len(output_size) not in (dims, dims + 1, dims + 2):
             raise ValueError(
@@ -348,7 +349,7 @@ class PHConvTranspose2d(_PHConvTranspose):
     :math:`\sum_i A[i, a, b] F_i`.
 
     Shape:
-        - F: :math:`(s\,\mathrm{terms}/n, d/(g\,n), k, k)`.
+        - F: :math:`(s\,\mathrm{terms}/n_{in}, d/(g\,n_{out}), k, k)`.
 
     Example:
         >>> upsample = PHConvTranspose2d(32, 16, 2, stride=2, n=4)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from phnn import functional
 from phnn.algebra import Algebra
 from phnn.nn._layer import PHLayer
+from phnn.structure import Dimension, Structure
 
 
 class PHLinear(PHLayer):
@@ -23,17 +24,18 @@ class PHLinear(PHLayer):
         bias: Whether to add a learned bias.
         device: Where the parameters live.
         dtype: Their real floating-point type.
-        n: Dimension of the algebra, to be learned.
-        algebra: A known algebra to compute with; it implies n.
+        n: Dimension of the algebra, to be learned; a pair (n_out, n_in) for a rectangular A.
+        algebra: A known algebra to compute with, or its name; it implies n.
         learn_algebra: Whether A is learned; by default exactly when no algebra is given. With an
             algebra, True starts from it.
         terms: Number of Kronecker terms, n by default; any 1 … n² keeps terms/n² of the parameters.
+            Required for a pair.
         rank: Limits the learned algebra to so many products; see `PHConv2d`.
 
     Shape:
         - Input: :math:`(*, \mathrm{in\_features})`; output: :math:`(*, \mathrm{out\_features})`.
-        - A: :math:`(\mathrm{terms}, n, n)`; F: :math:`(\mathrm{out}\cdot\mathrm{terms}/n,
-        \mathrm{in}/n)`.
+        - A: :math:`(\mathrm{terms}, n_{out}, n_{in})`;
+          F: :math:`(\mathrm{out}\cdot\mathrm{terms}/n_{out}, \mathrm{in}/n_{in})`.
 
     Example:
         >>> layer = PHLinear(64, 128, n=4)
@@ -41,6 +43,8 @@ class PHLinear(PHLayer):
         torch.Size([8, 128])
         >>> layer
         PHLinear(in_features=64, out_features=128, bias=True, n=4)
+        >>> PHLinear(64, 128, n=(128, 1), terms=8)  # a low-rank layer, 64 → 8 → 128
+        PHLinear(in_features=64, out_features=128, bias=True, n=128x1, terms=8)
     """
 
     dense_type = nn.Linear
@@ -54,14 +58,16 @@ class PHLinear(PHLayer):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         *,
-        n: int | None = None,
-        algebra: Algebra | None = None,
+        n: Dimension | None = None,
+        algebra: Algebra | str | None = None,
         learn_algebra: bool | None = None,
         terms: int | None = None,
         rank: int | None = None,
     ) -> None:
-        super().__init__(n=n, algebra=algebra, learn_algebra=learn_algebra, terms=terms, rank=rank)
-        self._check_divisible(in_features=in_features, out_features=out_features)
+        super().__init__(
+            Structure.of(n, algebra=algebra, learn_algebra=learn_algebra, terms=terms, rank=rank)
+        )
+        self._check_divisible(("in_features", in_features), ("out_features", out_features))
         self.in_features = in_features
         self.out_features = out_features
         self._make_state(
@@ -69,13 +75,13 @@ class PHLinear(PHLayer):
         )
 
     def forward(self, input: Tensor) -> Tensor:
-        """Applies the layer to the last axis of the input."""
+        """Apply the layer to the last axis of the input."""
         self._check_input(input, -1, self.in_features, ranks=None)
-        return functional.linear(input, self._rules, self.F, self.bias)
+        return functional.linear(input, self.rules, self.F, self.bias)
 
     def extra_repr(self) -> str:
-        """The arguments, as `repr` shows them."""
+        """Return the arguments, as `repr` shows them."""
         return (
             f"in_features={self.in_features}, out_features={self.out_features}, "
-            f"bias={self.bias is not None}, {self._algebra_repr()}"
+            f"bias={self.bias is not None}, {self.structure}"
         )

@@ -47,7 +47,9 @@ def draw_algebras(layers: Mapping[str, PHLayer], title: str) -> Figure:
     """
     from matplotlib.figure import Figure
 
-    found = {name: layer.A.detach().double().cpu().numpy() for name, layer in layers.items()}
+    found = {
+        name: layer.algebra_tensor.detach().double().cpu().numpy() for name, layer in layers.items()
+    }
     columns = min(TERMS, max(len(A) for A in found.values()))
     figure = Figure(figsize=(1.2 + 1.25 * columns, 0.9 + 1.5 * len(found)), layout="constrained")
     figure.suptitle(title, fontsize="medium")

@@ -47,6 +47,15 @@ class TestConverted:
             "PHLinear complex rank=3 learned",
         ]
 
+    def test_rectangular_algebras(self, tmp_path):
+        model = nn.Sequential(phnn.PHLinear(8, 4, n=(2, 4), terms=3)).eval()
+        path = save(model, tmp_path / "m.safetensors")
+        loaded = load(path, model=lambda: nn.Sequential(nn.Linear(8, 4)))
+        assert same(loaded, model)
+        assert loaded[0].n == (2, 4)
+        x = torch.randn(3, 8)
+        assert torch.equal(loaded(x), model(x))
+
     def test_what_was_shared_is_shared_again(self, tmp_path):
         path = save(convert(Dense(), n=4, share_algebra=True), tmp_path / "m.safetensors")
         for model in (Dense, Dense()):

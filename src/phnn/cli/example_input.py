@@ -89,8 +89,9 @@ def read_arrays(path: Path) -> tuple[Tensor, ...]:
     if not path.exists():
         raise FileNotFoundError(f"there is no file {path}")
     try:
-        loaded = np.load(path, allow_pickle=False)
-        arrays = [loaded] if isinstance(loaded, np.ndarray) else list(loaded.values())
+        with path.open("rb") as file:
+            loaded = np.load(file, allow_pickle=False)
+            arrays = [loaded] if isinstance(loaded, np.ndarray) else list(loaded.values())
         return tuple(torch.from_numpy(np.ascontiguousarray(array)) for array in arrays)
     except Exception as error:  # damaged zip files have errors of their own
         raise ValueError(

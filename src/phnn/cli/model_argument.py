@@ -191,10 +191,8 @@ def _import(text: str) -> Any:
     try:
         return attrgetter(function)(module)
     except AttributeError:
-        hint = suggest(function, [known for known in vars(module) if not known.startswith("_")])
-        raise ValueError(
-            f"{text}: {name} has no function {function!r}; {hint}".rstrip("; ")
-        ) from None
+        hint = suggest(function, vars(module)) or "give the name of one after the colon"
+        raise ValueError(f"{text}: {name} has no function {function!r}; {hint}".rstrip()) from None
 
 
 def _make(text: str, make: Any) -> Any:

@@ -62,6 +62,9 @@ class Parser(argparse.ArgumentParser):
 
     def parse(self, argv: Sequence[str]) -> dict[str, Any]:
         """Return the arguments by name."""
+        for argument in argv:  # before argparse, which would miss a required one first
+            if argument.startswith("--") and argument.partition("=")[0] not in self.options:
+                raise UsageError(explain_unknown(argument, self.options, self.prog))
         found, unknown = self.parse_known_args(argv)
         if unknown:
             raise UsageError(explain_unknown(unknown[0], self.options, self.prog))

@@ -14,7 +14,7 @@ from phnn.conversion.specs import LayerSpec
 
 
 class Version(NamedTuple):
-    """The version of the format; prints as `2.0`.
+    """The version of the format; prints as `2.1`.
 
     A new minor version adds what older readers may ignore, or what they refuse layer by layer. A
     new major version is one that they must not read at all. docs/files.md has the whole policy.
@@ -27,8 +27,8 @@ class Version(NamedTuple):
         return f"{self.major}.{self.minor}"
 
 
-# 1.0 could not hold converted models; 2.0 lists their layers
-FORMAT = Version(2, 0)
+# 1.0 could not hold converted models; 2.0 lists their layers; 2.1 may hold rectangular algebras
+FORMAT = Version(2, 1)
 # an algebra with this many structure constants is built in no time, whatever the size of the file
 SMALL_ALGEBRA = 2**16
 HEADER_FIELDS: dict[str, Any] = {

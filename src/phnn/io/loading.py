@@ -100,6 +100,8 @@ def build_model(file: Path, header: Header) -> nn.Module:
     try:
         with torch.device("meta"):
             return install_layers(create_model(**header.config), header.layers)
+    except ImportError:
+        raise
     except Exception as error:  # whatever somebody wrote there
         raise ModelFileError(f"{file} describes a model that cannot be built: {error}") from error
 

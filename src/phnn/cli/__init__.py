@@ -120,6 +120,8 @@ def _explain(error: Exception) -> str | None:
     if isinstance(error, ModuleNotFoundError):
         extra = EXTRAS.get((error.name or "").partition(".")[0])
         return extra and f'this command needs {error.name}; pip install "phnn[{extra}]"'
+    if isinstance(error, OSError) and error.strerror:  # without "[Errno 28]"
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     if isinstance(error, ValueError | TypeError | OSError) or type(error).__name__ in USER_ERRORS:
         return str(error)
     return None

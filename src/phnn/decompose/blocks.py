@@ -35,9 +35,7 @@ class Blocks:
     transposed: bool = False
 
     def __post_init__(self) -> None:
-        first, second = (
-            (self.n_in, self.n_out) if self.transposed else (self.n_out, self.n_in)
-        )
+        first, second = (self.n_in, self.n_out) if self.transposed else (self.n_out, self.n_in)
         if len(self.shape) < 2 or self.shape[0] % (self.groups * first) or self.shape[1] % second:
             n = self.n_out if self.n_out == self.n_in else (self.n_out, self.n_in)
             raise ValueError(
@@ -74,8 +72,8 @@ class Blocks:
         """Return filters (groups, terms, P, Q, K) in the layout of a PH layer."""
         if self.transposed:
             F = F.flip(-1).transpose(2, 3)
-        return F.flatten(0, 2).unflatten(-1, self.kernel or (1,)).reshape(
-            -1, F.shape[3], *self.kernel
+        return (
+            F.flatten(0, 2).unflatten(-1, self.kernel or (1,)).reshape(-1, F.shape[3], *self.kernel)
         )
 
 
@@ -87,8 +85,10 @@ def canonical(weight: Tensor, groups: int = 1, transposed: bool = False) -> Tens
         groups: Groups of the convolution.
         transposed: Whether it is the weight of a transposed convolution.
     """
-    blocks = weight.unflatten(0, (groups, -1)).flatten(3) if weight.dim() > 2 else (
-        weight.unflatten(0, (groups, -1)).unsqueeze(-1)
+    blocks = (
+        weight.unflatten(0, (groups, -1)).flatten(3)
+        if weight.dim() > 2
+        else (weight.unflatten(0, (groups, -1)).unsqueeze(-1))
     )
     return blocks.transpose(1, 2).flip(-1) if transposed else blocks
 

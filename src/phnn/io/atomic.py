@@ -26,15 +26,12 @@ def replacing(path: Path) -> Iterator[Path]:
     """
     temporary = _claim(path)
     try:
-        temporary.touch()
-        with _holding(temporary):
-            yield temporary
-            _sync(temporary, os.O_RDWR)  # Windows syncs no file that is open for reading alone
-            os.replace(temporary, path)
-    except OSError as error:
-        if error.errno not in FULL:
-            raise
-        raise OSError(error.errno, f"{path} cannot be written: {error.strerror}") from error
+        with _naming(path):
+            temporary.touch()
+            with _holding(temporary):
+                yield temporary
+                _sync(temporary, os.O_RDWR)  # Windows syncs no file that is open only for reading
+                os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
     if os.name == "posix":  # elsewhere a folder cannot be opened
@@ -49,10 +46,11 @@ def staging(path: Path) -> Iterator[Path]:
         path: The file that will be written; its folder must exist.
     """
     folder = _claim(path)
-    folder.mkdir()
     try:
-        with _holding(folder):
-            yield folder
+        with _naming(path):
+            folder.mkdir()
+            with _holding(folder):
+                yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -95,6 +93,17 @@ def _claim(path: Path) -> Path:
                 with suppress(OSError):  # another process was faster, or Windows still uses it
                     found.unlink()
     return path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Name the file in the error of a full disk, which names nothing or a temporary file."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        raise OSError(error.errno, f"{path} cannot be written: {error.strerror}") from error
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import logging
 import math
 import warnings
@@ -196,7 +197,9 @@ def _trace(model: nn.Module, inputs: tuple[Tensor, ...], shapes: Shapes) -> Expo
 def _write(program: ExportedProgram, file: Path) -> Run:
     """Write a program of torch, and return what it computes when it is loaded again."""
     program._example_inputs = None  # nobody's data in the file; before torch 2.7 only so
-    torch.export.save(program, file)
+    content = io.BytesIO()  # torch's own writer ends the process when the disk is full
+    torch.export.save(program, content)
+    file.write_bytes(content.getbuffer())
     loaded = torch.export.load(file).module()
     return lambda inputs: leaves(loaded(*inputs))
 

@@ -1,6 +1,7 @@
 """Files that somebody made to break the reader: refused in no time, with the name of the file."""
 
 import os
+import random
 import resource
 import struct
 import time
@@ -12,6 +13,12 @@ import phnn
 from helpers.files import read_parts, reseal
 from phnn.io import ModelFileError, inspect, load, save
 from phnn.models import create_model
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _ready():
+    """What torch imports at the first step on the meta device takes seconds."""
+    phnn.PHLinear(8, 8, n=2, device="meta")
 
 
 @pytest.fixture(scope="module")
@@ -218,3 +225,41 @@ def test_a_pipe_is_not_read(tmp_path):
 def test_a_folder_without_a_model(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"there is no file .*model\.safetensors"):
         load(tmp_path)
+
+
+VALUES = [None, True, 0, -1, 3, 10**9, 10**30, 1.5, 1e300, "", "x", "quaternion", "cyclic(300)"]
+VALUES += ["PHConv2d", "vgg16", "polar", [], [1, 2], [10**6] * 3, {}, {"name": "a"}, "0.A"]
+
+
+def list_paths(tree, path=()):
+    """The keys that lead to every value of a header."""
+    children = tree.items() if isinstance(tree, dict) else enumerate(tree)
+    for key, value in children:
+        yield (*path, key)
+        if isinstance(value, dict | list):
+            yield from list_paths(value, (*path, key))
+
+
+@pytest.mark.parametrize("kind", ["zoo", "own"])
+def test_random_headers(kind, request, tmp_path):
+    """Whatever is changed, a file loads or is refused."""
+    source = request.getfixturevalue(kind)
+    path, draw = tmp_path / "m.safetensors", random.Random(0)
+    loaded, refused = 0, []
+    for _ in range(100):
+        path.write_bytes(source.read_bytes())
+        header, _, _ = read_parts(path)
+        for _ in range(draw.choice([1, 1, 2])):
+            *parents, last = draw.choice(list(list_paths(header)))
+            tree = header
+            for key in parents:
+                tree = tree[key]
+            tree[last] = draw.choice(VALUES)
+        reseal(path, header)
+        try:
+            load(path, model=build if kind == "own" else None)
+            loaded += 1
+        except ModelFileError as error:
+            refused.append(str(error))
+    assert len(refused) > loaded
+    assert all(str(path) in message for message in refused)

@@ -39,7 +39,7 @@ class TestInspecting:
     def test_natural_order(self, tmp_path):
         model = nn.Sequential(*(nn.Linear(1, 1) for _ in range(11)))
         found = inspect(save(model, tmp_path / "m.safetensors"))
-        assert [layer.name for layer in found.layers] == [str(place) for place in range(11)]
+        assert [layer.name for layer in found.layers] == [str(i) for i in range(11)]
 
     def test_a_model_in_memory(self, tmp_path):
         for model in (convert(create_model("resnet20"), n=4), convert(Dense(), n=4)):

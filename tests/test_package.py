@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 import phnn
 
 
@@ -17,10 +19,24 @@ def test_every_public_name_exists():
             assert hasattr(module, name), f"{module.__name__}.{name}"
 
 
-def test_import_brings_in_the_core_alone():
-    heavy = ["lightning", "jsonargparse", "datasets", "sklearn", "matplotlib", "yaml", "PIL"]
+def test_import_is_light():
+    heavy = {"torch", "numpy", "safetensors", "lightning", "jsonargparse", "yaml", "matplotlib"}
     loaded = run("import sys, phnn; print(*sys.modules)").split()
-    assert not set(heavy) & set(loaded)
+    assert not heavy & set(loaded)
+
+
+def test_the_library_needs_no_extra():
+    extras = {"lightning", "jsonargparse", "datasets", "sklearn", "matplotlib", "yaml", "PIL"}
+    code = "for name in set(phnn.__all__) - {'lab'}: getattr(phnn, name)"
+    loaded = run(f"import sys, phnn\n{code}\nprint(*sys.modules)").split()
+    assert "torch" in loaded
+    assert not extras & set(loaded)
+
+
+def test_unknown_names():
+    with pytest.raises(AttributeError, match="module 'phnn' has no attribute 'PHConv4d'"):
+        _ = phnn.PHConv4d
+    assert set(phnn.__all__) <= set(dir(phnn))
 
 
 def test_the_quaternion_table_prints():

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 
 def suggest(name: object, known: Iterable[object]) -> str:
-    """Returns "did you mean …? " with the nearest known names, or nothing when none is near.
+    """Return "did you mean …? " with the nearest known names, or nothing when none is near.
 
     Example:
         >>> suggest("cifra10", ["cifar10", "svhn"])
@@ -16,15 +16,25 @@ def suggest(name: object, known: Iterable[object]) -> str:
 
 
 def check_choices(what: str, names: Iterable[object], known: Iterable[object]) -> None:
-    """Raises a ValueError for the first name that is not known.
+    """Raise a ValueError for the first name that is not known.
 
     Args:
-        what: the kind of thing that is named.
-        names: what the user gave.
-        known: what there is.
+        what: The kind of thing that is named.
+        names: What the user gave.
+        known: What there is.
     """
     known = list(known)
     for name in names:
         if name not in known:
             every = ", ".join(map(str, known))
             raise ValueError(f"unknown {what} {name!r}; {suggest(name, known)}known are {every}")
+
+
+def printable(text: str) -> str:
+    r"""Return a text whose control characters are spelled out, so that no file moves the cursor.
+
+    Example:
+        >>> print(printable("layer\x1b[2J"))
+        layer\x1b[2J
+    """
+    return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)

@@ -21,9 +21,11 @@ True
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import product
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -38,6 +40,7 @@ __all__ = [
     "clifford",
     "complex",
     "cyclic",
+    "dimension",
     "direct_sum",
     "dual",
     "dual_quaternion",
@@ -56,6 +59,7 @@ __all__ = [
 ]
 
 Array = NDArray[np.float64]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, repr=False)
@@ -396,6 +400,7 @@ def names() -> list[str]:
     return list(_CONSTANTS)
 
 
+@lru_cache(maxsize=64)  # a file names one algebra for many layers
 def get(name: str) -> Algebra:
     """The algebra of that name: a constant, or a constructor call written as text.
 
@@ -405,10 +410,58 @@ def get(name: str) -> Algebra:
         >>> get("tensor_product(complex, matrix(2))").n
         8
     """
+    return _read(name, _CONSTANTS, _CONSTRUCTORS)
+
+
+def dimension(name: str) -> int:
+    """Return n of the algebra that `get` finds by this name, without building it.
+
+    Example:
+        >>> dimension("tensor_product(quaternion, cyclic(300))")
+        1200
+    """
+    sizes = {constant: algebra.n for constant, algebra in _CONSTANTS.items()}
+    return _read(name, sizes, _DIMENSIONS)
+
+
+_DIMENSIONS: dict[str, Callable[..., int]] = {
+    "cayley_dickson": lambda signs: 1 << len(signs),
+    "clifford": lambda p, q=0, r=0: 1 << min(p + q + r, 64),  # no number of a billion bits
+    "cyclic": lambda n: n,
+    "matrix": lambda k: k * k,
+    "tensor_product": lambda a, b: a * b,
+    "direct_sum": lambda a, b: a + b,
+}
+
+
+def _read(name: str, constants: Mapping[str, T], constructors: Mapping[str, Callable[..., T]]) -> T:
+    """Return what a name stands for; only the given names and integers are understood."""
+
+    def evaluate(node: ast.expr) -> T:
+        if isinstance(node, ast.Name) and node.id in constants:
+            return constants[node.id]
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            if node.func.id not in constructors:
+                raise _UnknownNameError(node.func.id)
+            named = {word.arg: argument(word.value) for word in node.keywords if word.arg}
+            try:
+                return constructors[node.func.id](*map(argument, node.args), **named)
+            except (TypeError, AttributeError) as error:  # a number where an algebra belongs
+                raise ValueError(f"{ast.unparse(node)}: {error}") from None
+        raise _UnknownNameError(ast.unparse(node))
+
+    def argument(node: ast.expr) -> T | int | tuple[int, ...]:
+        try:
+            value = ast.literal_eval(node)
+        except ValueError:
+            return evaluate(node)
+        is_tuple = isinstance(value, tuple) and all(isinstance(v, int) for v in value)
+        return value if isinstance(value, int) or is_tuple else evaluate(node)
+
     try:
-        return _evaluate(ast.parse(name.strip(), mode="eval").body)
-    except (SyntaxError, _UnknownNameError) as error:
-        known = [*_CONSTANTS, *_CONSTRUCTORS]
+        return evaluate(ast.parse(name.strip(), mode="eval").body)
+    except (SyntaxError, RecursionError, MemoryError, _UnknownNameError) as error:
+        known = [*constants, *constructors]
         wrong = error.args[0] if isinstance(error, _UnknownNameError) else name
         hint = f"{suggest(wrong, known)}known are {', '.join(known)}"
         raise ValueError(f"unknown algebra {name!r}; {hint}") from None
@@ -416,28 +469,3 @@ def get(name: str) -> Algebra:
 
 class _UnknownNameError(Exception):
     pass
-
-
-def _evaluate(node: ast.expr) -> Algebra:
-    """An algebra from the syntax tree of its name; only names above and integers are understood."""
-    if isinstance(node, ast.Name) and node.id in _CONSTANTS:
-        return _CONSTANTS[node.id]
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-        if node.func.id not in _CONSTRUCTORS:
-            raise _UnknownNameError(node.func.id)
-        named = {word.arg: _argument(word.value) for word in node.keywords if word.arg}
-        try:
-            return _CONSTRUCTORS[node.func.id](*map(_argument, node.args), **named)
-        except TypeError as error:
-            raise ValueError(f"{ast.unparse(node)}: {error}") from None
-    raise _UnknownNameError(ast.unparse(node))
-
-
-def _argument(node: ast.expr) -> Algebra | int | tuple[int, ...]:
-    """An algebra, an integer or a tuple of integers."""
-    try:
-        value = ast.literal_eval(node)
-    except ValueError:
-        return _evaluate(node)
-    is_tuple = isinstance(value, tuple) and all(isinstance(v, int) for v in value)
-    return value if isinstance(value, int) or is_tuple else _evaluate(node)

@@ -17,6 +17,7 @@ from phnn.analysis.spans import MATCH, NEGLIGIBLE, Neighbour, basis, neighbours
 from phnn.analysis.terms import effective_terms, usage
 from phnn.decompose import Declined, Decomposition
 from phnn.nn import PHLayer
+from phnn.structure import Dimension, show_dimension
 
 __all__ = ["Description", "LayerDescription", "describe"]
 
@@ -31,9 +32,9 @@ class LayerDescription:
     Attributes:
         name: Its name in the model; empty for a layer alone.
         type: Its class.
-        A: The algebra, (terms, n, n), float64 on the CPU.
+        A: The algebra, (terms, n_out, n_in), float64 on the CPU.
         usage: Norm of each term A_i ⊗ F_i; their squares add up to one.
-        spectrum: Singular values of the rearranged H, n² of them, largest first.
+        spectrum: Singular values of the rearranged H, n_out · n_in of them, largest first.
         dimension: Of the span of the terms that are used.
         neighbours: Known algebras, the nearest first, with their distances; see
             `phnn.analysis.neighbours`. Empty when H is zero.
@@ -52,9 +53,10 @@ class LayerDescription:
     rank: Decomposition | Declined | None
 
     @property
-    def n(self) -> int:
-        """Dimension of the algebra."""
-        return self.A.shape[-1]
+    def n(self) -> Dimension:
+        """Dimension of the algebra, or the pair (n_out, n_in)."""
+        _, n_out, n_in = self.A.shape
+        return n_out if n_out == n_in else (n_out, n_in)
 
     @property
     def terms(self) -> int:
@@ -84,7 +86,7 @@ class LayerDescription:
     def __str__(self) -> str:
         kind = f", {self.plane.value}" if self.plane else ""
         facts = [
-            f"{self.name or 'layer'}: {self.type}, n={self.n}, terms={self.terms}",
+            f"{self.name or 'layer'}: {self.type}, n={show_dimension(self.n)}, terms={self.terms}",
             f"span of A: {self.dimension} dimensions{kind}",
             f"share of each term: {_show(self.usage)}",
             f"error with the best 1, 2, … terms alone: {_show(self.errors[1:])}",
@@ -92,7 +94,7 @@ class LayerDescription:
         if isinstance(self.rank, Declined):
             facts.append(f"multiplications: {self.rank.reason}")
         elif self.rank is not None:
-            facts.append(f"multiplications: {_show_rank(self.rank)} of {self.n**2}")
+            facts.append(f"multiplications: {_show_rank(self.rank)} of {self.A[0].numel()}")
         rows = [("algebra", "distance", "")]
         for found in self.neighbours:
             rows.append((found.algebra.name, f"{found.distance:.4f}", _remark(found)))
@@ -126,7 +128,7 @@ class Description:
         columns = {
             "layer": [layer.name for layer in self.layers],
             "type": [layer.type for layer in self.layers],
-            "n": [str(layer.n) for layer in self.layers],
+            "n": [show_dimension(layer.n) for layer in self.layers],
             "terms": [str(layer.terms) for layer in self.layers],
             "effective": [f"{layer.effective_terms:.1f}" for layer in self.layers],
             "unused": [" ".join(map(str, layer.unused)) for layer in self.layers],
@@ -218,9 +220,10 @@ def _describe(
     algebras: Sequence[Algebra] | None,
 ) -> LayerDescription:
     A, shares, spectrum = measured
-    n = A.shape[-1]
+    _, n_out, n_in = A.shape
+    n = n_out if n_out == n_in else 0  # no known algebra is rectangular
     if algebras is None:
-        algebras = known(n)
+        algebras = known(n) if n else ()
     # each term as strong as it is in H: how A and F divide a scale between them means nothing
     strong = A * (shares / A.flatten(1).norm(dim=1).clamp_min(TINY)).view(-1, 1, 1)
     dimension = len(basis(strong)) if strong.any() else 0

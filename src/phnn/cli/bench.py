@@ -1,15 +1,22 @@
-"""The command that times a network."""
+"""The command that times a model."""
 
 from __future__ import annotations
 
+import csv
+import io
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from torch import nn
+from phnn.cli.example_input import add_example, make_example
+from phnn.cli.model_argument import find_model
+from phnn.cli.parser import Parser, parse_count, speaking_of
 
+if TYPE_CHECKING:
     from phnn.acceleration.contest import Result
 
+BATCH = 16
+IMAGE = (3, 32, 32)  # an input of a model that does not say its own
 HEAD = ("form", "parameters", "multiplications", "inference ms", "/ real", "training ms", "/ real")
 FIELDS = (
     "form",
@@ -22,82 +29,79 @@ FIELDS = (
 )
 
 
-def bench(
-    network: str,
-    shape: str = "16,3,32,32",
-    n: int = 4,
-    training: bool = True,
-    compile: bool = False,
-    rounds: int = 7,
-    threads: int | None = None,
-    out: Path | None = None,
+def add_arguments(parser: Parser) -> None:
+    """Add the arguments of the command."""
+    parser.add_model()
+    parser.add_out("a CSV file for the table", required=False)
+    add_example(parser, "16 images it was trained for, or 16,3,32,32")
+    parser.add_argument(
+        "--n",
+        type=parse_count,
+        default=4,
+        help="dimension of the algebras, 4 by default; a model that has PH layers keeps its own",
+    )
+    parser.add_flag("training", "also time forward and backward in training mode", default=True)
+    parser.add_flag("compile", "compile every form by torch.compile first", default=False)
+    parser.add_argument(
+        "--rounds",
+        type=parse_count,
+        default=7,
+        help="how often each form runs, 7 by default; they take turns, and the least time counts",
+    )
+    parser.add_argument(
+        "--threads", type=parse_count, help="threads of the processor; torch's choice by default"
+    )
+
+
+def run(
+    model: str,
+    out: Path | None,
+    shape: tuple[int, ...] | None,
+    input: Path | None,
+    n: int,
+    training: bool,
+    compile: bool,
+    rounds: int,
+    threads: int | None,
 ) -> int:
-    """Time a network as it is, with PH layers, folded and accelerated, side by side.
+    """Time a model as it is, with PH layers, folded and accelerated, side by side.
 
-    Example: phnn bench vgg16 --n 4, or phnn bench package.module:make_network --shape 8,3,224,224
-
-    Args:
-        network: Name of a network, such as vgg16, or module:function of one that makes yours.
-        shape: Of an input, with commas between the sizes.
-        n: Dimension of the algebras; of no use to a network that has PH layers already.
-        training: Whether forward and backward in training mode are timed, too.
-        compile: Whether every form is compiled by torch.compile before.
-        rounds: How often each form runs; they take turns, and the least time of each counts.
-        threads: Of the processor; torch's own choice by default.
-        out: A CSV file for the table.
+    Examples:
+      phnn bench vgg16 --n 4
+      phnn bench package.module:make_network --shape 8,3,224,224
     """
     import torch
 
     from phnn.acceleration.contest import compete, make_contestants
-    from phnn.cli.models import parse_shape
+    from phnn.io import check_output
 
+    if out is not None:
+        check_output(out)
     if threads is not None:
         torch.set_num_threads(threads)
-    example = torch.randn(parse_shape(shape))
-    if out is not None:  # an error here costs nothing yet
-        if out.is_dir():
-            raise IsADirectoryError(f"{out} is a folder; name a file for the table")
-        out.parent.mkdir(parents=True, exist_ok=True)
     runtime = "compile" if compile else "torch"
-    models = make_contestants(_make_network(network), example, n, rounds, runtime)
+    found = find_model(model)
+    example, *others = make_example(
+        replace(found, shape=found.shape or IMAGE), shape, input, batch=BATCH
+    )
+    if others:
+        raise ValueError(f"phnn bench times models of one input, {input} holds {1 + len(others)}")
+    with speaking_of(n="--n", rounds="--rounds"):
+        models = make_contestants(found.model, example, n, rounds, runtime)
     trained = ("real", "assembled") if training else ()
     results = compete(models, example, trained, rounds, runtime)
     print(_render(results))
     mode = f"{'compiled' if compile else 'eager'}, {torch.get_num_threads()} threads"
-    print(f"{network}, input {shape}, {mode}, torch {torch.__version__}")
+    sizes = ",".join(map(str, example.shape))
+    print(f"{model}, input {sizes}, {mode}, torch {torch.__version__}")
     if out is not None:
         _write(results, out)
         print(f"wrote {out}")
     return 0
 
 
-def _make_network(name: str) -> nn.Module:
-    """The network by its name, or what a function of the user's returns."""
-    import importlib
-    import sys
-
-    from torch import nn
-
-    from phnn.models import create_model
-
-    if ":" not in name:
-        return create_model(name)
-    module, _, function = name.partition(":")
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        make = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"{name} does not name a function: {error}") from error
-    finally:
-        sys.path.pop(0)
-    made = make if isinstance(make, nn.Module) else make()
-    if not isinstance(made, nn.Module):
-        raise TypeError(f"{name} returns {type(made).__name__}, not a torch.nn.Module")
-    return made
-
-
 def _rows(results: list[Result]) -> list[tuple[str | float | None, ...]]:
-    """The fields of each form."""
+    """Return the fields of each form."""
     real = results[0]
     return [
         (
@@ -128,9 +132,9 @@ def _render(results: list[Result]) -> str:
 
 
 def _write(results: list[Result], out: Path) -> None:
-    import csv
+    from phnn.io.atomic import write_text
 
-    with out.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(FIELDS)
-        writer.writerows(_rows(results))
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([FIELDS, *_rows(results)])
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_text(out, text.getvalue())

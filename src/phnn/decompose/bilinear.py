@@ -155,8 +155,8 @@ def _structure(A: Tensor | Algebra) -> Tensor:
         return A.structure
     if not isinstance(A, Tensor):
         raise TypeError(f"an algebra is a Tensor or a phnn.algebra.Algebra, got {type(A).__name__}")
-    if A.dim() != 3 or A.shape[1] != A.shape[2] or A.numel() == 0:
-        raise ValueError(f"an algebra has shape (terms, n, n), got {tuple(A.shape)}")
+    if A.dim() != 3 or A.numel() == 0:
+        raise ValueError(f"an algebra has shape (terms, n_out, n_in), got {tuple(A.shape)}")
     if A.is_meta:
         raise ValueError("the algebra is on the meta device and holds no numbers to decompose")
     if not A.is_floating_point():

@@ -1,17 +1,18 @@
 """Models in files: saved, loaded, inspected and exported."""
 
-from phnn.io.atomic import replacing
+from phnn.io.atomic import check_output, replacing
 from phnn.io.container import ModelFileError, write_tensors
 from phnn.io.exporting import Exported, ExportError, export
-from phnn.io.inspection import StoredModel, inspect
+from phnn.io.inspection import Inspection, inspect
 from phnn.io.loading import load
 from phnn.io.saving import save
 
 __all__ = [
     "ExportError",
     "Exported",
+    "Inspection",
     "ModelFileError",
-    "StoredModel",
+    "check_output",
     "export",
     "inspect",
     "load",

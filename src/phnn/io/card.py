@@ -7,31 +7,31 @@ from typing import Any
 from torch import nn
 
 from phnn.io.atomic import write_text
-from phnn.io.container import Header
+from phnn.io.header import Header
 
 CARD_MARK = "<!-- written by phnn.save -->"
 
 
 def write_card(path: Path, card: str) -> None:
-    """Writes a model card, unless there is one that somebody else wrote."""
+    """Write a model card, unless there is one that somebody else wrote."""
     if path.exists() and CARD_MARK not in path.read_text(encoding="utf-8"):
         return
     write_text(path, card)
 
 
 def render_card(model: nn.Module, header: Header) -> str:
-    """Returns the model card: the parameters of each part, and how the model is built."""
+    """Return the model card: the parameters of each child, and how the model is built."""
     title = header.config["name"] if header.config else type(model).__name__
     classes = header.metadata.get("classes")
     lines = [
         "---", "library_name: phnn", "tags:", "- phnn", "- hypercomplex", "---", CARD_MARK,
         f"# {title}", "",
-        "| part | parameters | share |", "|---|---:|---:|", *_parameter_rows(model), "",
+        "| module | parameters | share |", "|---|---:|---:|", *_parameter_rows(model), "",
     ]  # fmt: skip
     if header.config:
         lines += ["Built by", "", "```python", _call(header.config), "```", ""]
     if header.layers:
-        lines += [f"{len(header.layers)} layers are those that `config.json` lists.", ""]
+        lines += [f"{len(header.layers)} layers are replaced; `config.json` lists them.", ""]
     if classes:
         lines += [f"Classes: {', '.join(map(str, classes))}.", ""]
     call = "phnn.load(folder)" if header.config else "phnn.load(folder, model=...)"
@@ -40,7 +40,7 @@ def render_card(model: nn.Module, header: Header) -> str:
 
 
 def _parameter_rows(model: nn.Module) -> list[str]:
-    """Returns a table row for each child; a tensor of several children counts in the first."""
+    """Return a table row for each child; a tensor of several children counts in the first."""
     total = sum(parameter.numel() for parameter in model.parameters())
     counts: dict[str, int] = {}
     for name, parameter in model.named_parameters():

@@ -1,23 +1,24 @@
 """Tensors in a file, guarded by a header that says what they belong to."""
 
-import hashlib
 import json
+import math
+import struct
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
-from phnn.conversion.specs import LayerSpec
 from phnn.io.atomic import replacing
+from phnn.io.header import Header, parse_header, seal
 from phnn.io.tensors import TensorSpec, enumerate_names
 
-FORMAT = 2  # raised when older versions can no longer read what is written
 SUFFIX = ".safetensors"
+LONGEST_HEADER = 2**25  # bytes; safetensors allows 100 MB, which take seconds to read
 DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
     "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8,
@@ -25,137 +26,128 @@ DTYPES = {
     "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2,
     "BOOL": torch.bool, "C64": torch.complex64,
 }  # fmt: skip
+CODES = {dtype: code for code, dtype in DTYPES.items()}
 
 
 class ModelFileError(ValueError):
     """A file that does not hold the model it should."""
 
 
-@dataclass(frozen=True)
-class Header:
-    """What a file says about its tensors.
-
-    Attributes:
-        format: the version of this layout.
-        config: the arguments of `create_model` that build the model; None for any other model.
-        metadata: what the user wants to travel with the model.
-        shared: names of tensors that are another tensor, with that tensor's name.
-        layers: the PH layers that `config` does not make by itself, all of them without a config;
-            None for a plain layer where it would make a PH layer.
-        buffers: names of the tensors that are no parameters.
-        sha256: of the tensors.
-    """
-
-    format: int
-    config: dict[str, Any] | None
-    metadata: dict[str, Any]
-    shared: dict[str, str]
-    layers: dict[str, LayerSpec | None] = field(default_factory=dict)
-    buffers: list[str] = field(default_factory=list)
-    sha256: str = ""
-
-
-# format 1 could not hold converted models
-_SINCE_FORMAT_2 = {"layers", "buffers"}
-
-
 def find_file(path: str | Path) -> Path:
-    """Returns the file with the tensors: the path itself, or the one in that folder."""
+    """Return the file with the tensors: the path itself, or the one in that folder."""
     path = Path(path)
     return path / f"model{SUFFIX}" if path.is_dir() else path
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
-    """Writes a safetensors file with a JSON header, atomically.
+    """Write a safetensors file with a JSON header, atomically.
 
     Args:
-        path: the file.
-        tensors: contiguous, none sharing memory with another.
-        header: ready for JSON.
-
-    Raises:
-        OSError: it cannot be written.
+        path: The file; its folder must exist.
+        tensors: Contiguous, on the CPU.
+        header: Ready for JSON.
     """
-    with replacing(path) as temporary:
-        try:
-            save_file(dict(tensors), temporary, metadata=_seal(header))
-        except SafetensorError as error:
-            raise OSError(f"{path} cannot be written: {error}") from error
+    _write(path, tensors, json.dumps(header, sort_keys=True))
 
 
 def write_model(path: Path, tensors: Mapping[str, Tensor], header: Header) -> Path:
-    """Writes the tensors of a model with their header, and makes the folder for them."""
-    header = replace(header, sha256=_digest(tensors))
+    """Write the tensors of a model with their header, and make the folder for them."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_tensors(path, tensors, asdict(header))
+    _write(path, tensors, replace(header, sha256=_digest(tensors)).to_json())
     return path
 
 
+def _write(path: Path, tensors: Mapping[str, Tensor], header: str) -> None:
+    # safetensors' own writer puts the header in random order: equal models would differ in bytes
+    entries: dict[str, Any] = {"__metadata__": seal(header)}
+    # large types first, as safetensors does: every tensor is aligned to its type
+    names = sorted(tensors, key=lambda name: (-tensors[name].itemsize, name))
+    offset = 0
+    for name in names:
+        tensor = tensors[name]
+        end = offset + tensor.nbytes
+        entries[name] = {
+            "dtype": CODES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [offset, end]
+        }  # fmt: skip
+        offset = end
+    text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    if len(text) > LONGEST_HEADER:
+        raise ValueError(
+            f"the header of {path} would have {len(text):,} bytes, at most {LONGEST_HEADER:,} can "
+            "be read again; save less metadata"
+        )
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for name in names:
+            file.write(_bytes_of(tensors[name]))
+
+
 def read_header(path: Path) -> tuple[Header, dict[str, TensorSpec]]:
-    """Reads everything but the tensors: what the file says, and what tensors there are."""
+    """Read everything but the tensors: what the file says, and what tensors there are."""
+    specs, sealed = _read_specs(path)
     try:
-        with safe_open(path, framework="pt") as file:
-            sealed = file.metadata() or {}
-            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
-            raw = {name: (tuple(s.get_shape()), s.get_dtype()) for name, s in slices.items()}
-    except FileNotFoundError:
-        raise FileNotFoundError(f"there is no file {path}") from None
-    except (SafetensorError, OSError) as error:
-        raise ModelFileError(f"{path} is truncated or not a {SUFFIX} file: {error}") from error
-    header = _parse(path, sealed)
-    unknown = [name for name, (_, dtype) in raw.items() if dtype not in DTYPES]
-    if unknown:
-        raise ModelFileError(f"{path} holds tensors of unknown types: {enumerate_names(unknown)}")
-    specs = {name: (shape, DTYPES[dtype]) for name, (shape, dtype) in raw.items()}
-    specs |= {alias: specs[name] for alias, name in header.shared.items() if name in specs}
-    return header, specs
+        header = parse_header(
+            sealed, {name: math.prod(shape) for name, (shape, _) in specs.items()}
+        )
+    except ValueError as error:
+        raise ModelFileError(f"{path} cannot be read: {error}") from None
+    return header, specs | {alias: specs[name] for alias, name in header.shared.items()}
 
 
 def read_tensors(path: Path, header: Header) -> dict[str, Tensor]:
-    """Reads the tensors, and makes sure that they are those of the header."""
-    with safe_open(path, framework="pt") as file:
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    """Read the tensors into memory of their own, and make sure that they are those of the header.
+
+    A tensor that stays mapped to the file would change with the file, and lies there at any
+    address: vector instructions round in another order when it is not aligned.
+    """
+    specs, _ = _read_specs(path)  # in the order of the file, which has no gaps
+    tensors = {}
+    with path.open("rb") as file:
+        (length,) = struct.unpack("<Q", file.read(8))
+        file.seek(length, 1)
+        for name, (shape, dtype) in specs.items():
+            tensors[name] = torch.empty(shape, dtype=dtype)
+            if file.readinto(_bytes_of(tensors[name])) != tensors[name].nbytes:
+                raise ModelFileError(f"{path} is truncated")
     if _digest(tensors) != header.sha256:
         raise ModelFileError(f"{path} is damaged or altered: its SHA-256 does not match")
     return tensors
 
 
-def _seal(header: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the strings that safetensors stores beside the tensors."""
-    text = json.dumps(header)
-    # "format" is what other libraries look for
-    return {"format": "pt", "phnn": text, "phnn_sha256": hashlib.sha256(text.encode()).hexdigest()}
+def _read_specs(path: Path) -> tuple[dict[str, TensorSpec], dict[str, str]]:
+    """Return shape and type of each tensor, in the order of the file, and what lies beside them."""
+    if not path.exists():
+        raise FileNotFoundError(f"there is no file {path}")
+    if not path.is_file():
+        raise ModelFileError(f"{path} is not a regular file")
+    try:
+        with path.open("rb") as file:
+            start = file.read(8)
+        if len(start) == 8 and LONGEST_HEADER < struct.unpack("<Q", start)[0] < path.stat().st_size:
+            raise ModelFileError(f"{path} has a header of more than {LONGEST_HEADER:,} bytes")
+        with safe_open(path, framework="pt") as file:
+            slices = {name: file.get_slice(name) for name in file.offset_keys()}
+            sealed = file.metadata() or {}
+    except (SafetensorError, OSError) as error:
+        raise ModelFileError(f"{path} is truncated or not a {SUFFIX} file: {error}") from error
+    raw = {name: (tuple(s.get_shape()), s.get_dtype()) for name, s in slices.items()}
+    unknown = [name for name, (_, dtype) in raw.items() if dtype not in DTYPES]
+    if unknown:
+        raise ModelFileError(f"{path} holds tensors of unknown types: {enumerate_names(unknown)}")
+    return {name: (shape, DTYPES[dtype]) for name, (shape, dtype) in raw.items()}, sealed
 
 
-def _seal_holds(sealed: Mapping[str, str]) -> bool:
-    return hashlib.sha256(sealed["phnn"].encode()).hexdigest() == sealed.get("phnn_sha256")
-
-
-def _parse(path: Path, sealed: Mapping[str, str]) -> Header:
-    if "phnn" not in sealed:
-        raise ModelFileError(
-            f"{path} was not written by phnn.save; safetensors.torch.load_file reads its tensors"
-        )
-    values = json.loads(sealed["phnn"]) if _seal_holds(sealed) else {}
-    if not values.keys() >= {field.name for field in fields(Header)} - _SINCE_FORMAT_2:
-        raise ModelFileError(f"the header of {path} is damaged or altered, or not of phnn.save")
-    if values["format"] > FORMAT:
-        raise ModelFileError(
-            f"{path} has format {values['format']}, this version of phnn reads up to {FORMAT}; "
-            "install a newer one"
-        )
-    layers = {
-        name: None if spec is None else LayerSpec(**spec)
-        for name, spec in values.pop("layers", {}).items()
-    }
-    return Header(**values, layers=layers)
+def _bytes_of(tensor: Tensor) -> memoryview:
+    """Return the memory of a contiguous tensor, to be read or written."""
+    return tensor.flatten().view(torch.uint8).numpy().data
 
 
 def _digest(tensors: Mapping[str, Tensor]) -> str:
-    """Returns the SHA-256 of name, type, shape and bytes of each tensor."""
-    digest = hashlib.sha256()
+    """Return the SHA-256 of name, type, shape and bytes of each tensor."""
+    digest = sha256()
     for name in sorted(tensors):
         tensor = tensors[name]
         digest.update(f"\0{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
-        digest.update(tensor.flatten().view(torch.uint8).numpy().data)
+        digest.update(_bytes_of(tensor))
     return digest.hexdigest()

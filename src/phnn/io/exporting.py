@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import logging
 import math
-import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from phnn.conversion import to_dense
+from phnn.io.atomic import check_output, staging
 from phnn.runtimes.nested import compare, leaves
 
 if TYPE_CHECKING:
@@ -67,10 +68,10 @@ def export(
     fold: bool = True,
     dynamic_batch: bool = True,
 ) -> Exported:
-    """Writes a model as a program that runs without this library.
+    """Write a model as a program that runs without this library.
 
     The program is run on the example, and with a dynamic batch on a larger one, and its outputs
-    are compared with the model's before the files take their place.
+    are compared with the model's before the files appear.
 
     Args:
         model: Any model, in evaluation mode.
@@ -96,39 +97,39 @@ def export(
     """
     path = Path(path)
     inputs = (example_input,) if isinstance(example_input, Tensor) else tuple(example_input)
-    _check_options(model, inputs, path, format)
+    check_target(path, format)
+    _check_model(model, inputs, format)
     batches = _batches(inputs) if dynamic_batch else [inputs]
     shapes = tuple({0: torch.export.Dim("batch")} for _ in inputs) if dynamic_batch else None
     with torch.no_grad(), _quiet():
         program = _trace(to_dense(model) if fold else model, batches[-1], shapes)
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
-            file = Path(folder) / path.name
+        with staging(path) as folder:
+            file = folder / path.name
             run = (
                 _write_onnx(program, file, shapes, fold)
                 if format == "onnx"
                 else _write(program, file)
             )
             difference = max(_compare(model, run, batch) for batch in batches)
-            files = _move(Path(folder), path)
+            files = _move(folder, path)
     return Exported(path, files, sum(file.stat().st_size for file in files), difference)
 
 
-def _check_options(model: nn.Module, inputs: tuple[Tensor, ...], path: Path, format: str) -> None:
+def check_target(path: Path, format: str) -> None:
+    """Raise an error when a program cannot be written to a file, before the work.
+
+    Raises:
+        ValueError: The format is unknown, or the file is named as one of another format.
+        OSError: The file cannot be written there.
+        ModuleNotFoundError: The packages for ONNX are missing.
+    """
     if format not in SUFFIXES:
         raise ValueError(f"format is one of {', '.join(SUFFIXES)}; got {format!r}")
     if path.suffix != SUFFIXES[format]:
         raise ValueError(
             f"a program of format {format!r} is a file that ends in {SUFFIXES[format]}, "
             f"got path={str(path)!r}"
-        )
-    if model.training:
-        raise ValueError("a model is exported in evaluation mode; call model.eval() first")
-    tensors = [*inputs, *model.parameters(), *model.buffers()]
-    if format == "onnx" and any(tensor.dtype == torch.bfloat16 for tensor in tensors):
-        raise ValueError(
-            "what onnxruntime computes in bfloat16 cannot be compared with the model; export "
-            'model.float(), or use format="torch"'
         )
     missing = [package for package in PACKAGES if importlib.util.find_spec(package) is None]
     if format == "onnx" and missing:
@@ -137,10 +138,22 @@ def _check_options(model: nn.Module, inputs: tuple[Tensor, ...], path: Path, for
             'pip install "phnn[export]", or use format="torch"',
             name=missing[0],
         )
+    check_output(path)
+
+
+def _check_model(model: nn.Module, inputs: tuple[Tensor, ...], format: str) -> None:
+    if model.training:
+        raise ValueError("a model is exported in evaluation mode; call model.eval() first")
+    tensors = [*inputs, *model.parameters(), *model.buffers()]
+    if format == "onnx" and any(tensor.dtype == torch.bfloat16 for tensor in tensors):
+        raise ValueError(
+            "what onnxruntime computes in bfloat16 cannot be compared with the model; export "
+            'model.float(), or use format="torch"'
+        )
 
 
 def _batches(inputs: tuple[Tensor, ...]) -> list[tuple[Tensor, ...]]:
-    """The example, and one twice as large."""
+    """Return the example, and one twice as large."""
     sizes = {len(tensor) if tensor.dim() else None for tensor in inputs}
     if len(sizes) != 1 or None in sizes:
         shapes = ", ".join(str(tuple(tensor.shape)) for tensor in inputs)
@@ -153,7 +166,7 @@ def _batches(inputs: tuple[Tensor, ...]) -> list[tuple[Tensor, ...]]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keeps back what torch says of its own code and of packages that a model has no use for."""
+    """Silence what torch says of its own code and of packages that a model has no use for."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -182,15 +195,17 @@ def _trace(model: nn.Module, inputs: tuple[Tensor, ...], shapes: Shapes) -> Expo
 
 
 def _write(program: ExportedProgram, file: Path) -> Run:
-    """Writes a program of torch, and returns what it computes when it is loaded again."""
+    """Write a program of torch, and return what it computes when it is loaded again."""
     program._example_inputs = None  # nobody's data in the file; before torch 2.7 only so
-    torch.export.save(program, file)
+    content = io.BytesIO()  # torch's own writer ends the process when the disk is full
+    torch.export.save(program, content)
+    file.write_bytes(content.getbuffer())
     loaded = torch.export.load(file).module()
     return lambda inputs: leaves(loaded(*inputs))
 
 
 def _write_onnx(program: ExportedProgram, file: Path, shapes: Shapes, fold: bool) -> Run:
-    """Writes an ONNX file, and returns what it computes in onnxruntime."""
+    """Write an ONNX file, and return what it computes in onnxruntime."""
     import onnxruntime
     from onnx_ir.passes.common import ClearMetadataAndDocStringPass
     from onnxscript.optimizer import optimize_ir
@@ -215,12 +230,12 @@ def _write_onnx(program: ExportedProgram, file: Path, shapes: Shapes, fold: bool
 
 
 def _may_fold(node: Node) -> bool | None:
-    """Keeps the optimizer from assembling H, an Einsum of the constants A and F."""
+    """Keep the optimizer from assembling H, an Einsum of the constants A and F."""
     return False if node.op_type == "Einsum" else None
 
 
 def _compare(model: nn.Module, run: Run, inputs: tuple[Tensor, ...]) -> float:
-    """The largest difference between the outputs of a program and of the model.
+    """Return the largest difference between the outputs of a program and of the model.
 
     Raises:
         ExportError: They agree in less than half of the digits of their type.
@@ -244,6 +259,6 @@ def _compare(model: nn.Module, run: Run, inputs: tuple[Tensor, ...]) -> float:
 
 
 def _move(folder: Path, path: Path) -> tuple[Path, ...]:
-    """Puts the files of a folder beside `path`; the one that refers to the others comes last."""
+    """Move the files of a folder beside `path`; the one that refers to the others comes last."""
     files = sorted(folder.iterdir(), key=lambda file: file.name == path.name)
     return tuple(file.replace(path.parent / file.name) for file in files)[::-1]

@@ -1,4 +1,4 @@
-"""Models to files: their tensors, and how to build what the tensors belong to."""
+"""Models to files."""
 
 import json
 import warnings
@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from phnn.conversion.specs import LayerSpec, describe_layers, find_changes, install_layers
-from phnn.io.atomic import write_text
+from phnn.io.atomic import check_output, write_text
 from phnn.io.card import render_card, write_card
-from phnn.io.container import DTYPES, FORMAT, SUFFIX, Header, write_model
+from phnn.io.container import CODES, SUFFIX, write_model
+from phnn.io.header import Header
 from phnn.io.tensors import enumerate_names, list_differences, names_on_meta, specs_of
 from phnn.models import create_model, list_models
 
@@ -20,39 +21,51 @@ OTHER_SUFFIXES = {".pt", ".pth", ".bin", ".ckpt", ".onnx", ".pkl", ".h5"}
 
 
 def save(model: nn.Module, path: str | Path, *, metadata: Mapping[str, Any] | None = None) -> Path:
-    """Saves a model in one file, or in a folder laid out as on the Hugging Face hub.
+    """Save a model in one file, or in a folder laid out as on the Hugging Face hub.
 
     The file holds each tensor once, even if it is shared, and says how to rebuild a model that
     `create_model` made. For any model it says which layers are PH layers, so that a converted model
-    is loaded with the constructor of the original one. It takes its place when it is complete: an
-    interrupted save leaves what was there before.
+    is loaded with the constructor of the original one. The file appears when it is complete: an
+    interrupted save leaves what was there before. Equal models give equal files.
 
     Args:
-        model: what to save.
-        path: a file that ends in `.safetensors`; anything else is a folder, for `config.json`,
+        model: What to save.
+        path: A file that ends in `.safetensors`; anything else is a folder, for `config.json`,
             `model.safetensors` and a model card with a table of the parameters.
-        metadata: what else travels with the model, ready for JSON, such as
+        metadata: What else travels with the model, ready for JSON, such as
             `ImageData.metadata()`; by default what the model was loaded with.
 
     Returns:
         The file with the tensors.
     """
-    path = Path(path)
-    if path.suffix in OTHER_SUFFIXES and not path.is_dir():
-        raise ValueError(f"path={str(path)!r} must end in {SUFFIX}, or be a folder")
+    file = check_target(path)
     if metadata is None:
         metadata = getattr(model, "phnn_metadata", {})
     state = _state_of(model)
     tensors, shared = _store_once(state)
     config, layers = _describe(model)
     buffers = [name for name, _ in model.named_buffers() if name in state]
-    header = Header(FORMAT, config, _as_json(metadata), shared, layers, buffers)
-    if path.suffix == SUFFIX:
-        return write_model(path, tensors, header)
-    path.mkdir(parents=True, exist_ok=True)
-    write_text(path / "config.json", _render_config(header))
-    write_card(path / "README.md", render_card(model, header))
-    return write_model(path / f"model{SUFFIX}", tensors, header)
+    header = Header(config, _as_json(metadata), shared, layers, buffers)
+    if file != Path(path):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_text(file.with_name("config.json"), _render_config(header))
+        write_card(file.with_name("README.md"), render_card(model, header))
+    return write_model(file, tensors, header)
+
+
+def check_target(path: str | Path) -> Path:
+    """Return the file that `save` writes for a path.
+
+    Raises:
+        ValueError: The path ends as a file of another format does.
+        OSError: The file cannot be written there.
+    """
+    path = Path(path)
+    if path.suffix in OTHER_SUFFIXES and not path.is_dir():
+        raise ValueError(f"path={str(path)!r} must end in {SUFFIX}, or be a folder")
+    file = path if path.suffix == SUFFIX else path / f"model{SUFFIX}"
+    check_output(file)
+    return file
 
 
 def _state_of(model: nn.Module) -> dict[str, Tensor]:
@@ -60,7 +73,7 @@ def _state_of(model: nn.Module) -> dict[str, Tensor]:
     for name, value in state.items():
         if not isinstance(value, Tensor):
             raise ValueError(f"{name} is a {type(value).__name__}; only tensors can be saved")
-        if value.dtype not in DTYPES.values():
+        if value.dtype not in CODES:
             raise ValueError(f"{name} is of {value.dtype}, which {SUFFIX} files cannot hold")
     empty = names_on_meta(state)
     if empty:
@@ -71,17 +84,17 @@ def _state_of(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _store_once(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Separates tensors from names that stand for one of them."""
+    """Separate tensors from names that stand for one of them."""
     tensors: dict[str, Tensor] = {}
     shared: dict[str, str] = {}
     first: dict[tuple[object, ...], str] = {}
     for name, tensor in state.items():
-        place = (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
-        if tensor.numel() and place in first:
-            shared[name] = first[place]
+        memory = (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+        if tensor.numel() and memory in first:
+            shared[name] = first[memory]
         else:
-            first[place] = name
-            # clone: overlapping parts of one memory become tensors of their own
+            first[memory] = name
+            # clone: tensors that overlap in memory become tensors of their own
             tensors[name] = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
     return tensors, shared
 
@@ -94,7 +107,7 @@ def _as_json(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _describe(model: nn.Module) -> tuple[dict[str, Any] | None, dict[str, LayerSpec | None]]:
-    """Returns the config of a model of the zoo with the layers that it does not make by itself.
+    """Return the config of a model of the zoo with the layers that it does not make by itself.
 
     For any other model there is no config, and all PH layers are returned.
     """
@@ -113,10 +126,10 @@ def _describe(model: nn.Module) -> tuple[dict[str, Any] | None, dict[str, LayerS
 
 
 def _changes(config: dict[str, Any], model: nn.Module) -> dict[str, LayerSpec | None]:
-    """Returns the layers that turn what the config builds into the model.
+    """Return the layers that turn what the config builds into the model.
 
     Raises:
-        ValueError: they differ in more than their layers.
+        ValueError: They differ in more than their layers.
     """
     with torch.device("meta"):
         built = create_model(**config)

@@ -8,6 +8,8 @@ import pytest
 import soundfile
 
 from phnn import cli
+from phnn.cli.lab import parse
+from phnn.cli.training import train
 from phnn.lab.tasks.sound import simulate as simulation_module
 from phnn.lab.tasks.sound.classes import CLASSES
 from phnn.lab.tasks.sound.clips import open_clips, read_clip
@@ -494,7 +496,7 @@ def test_the_command_takes_clips(folder, tmp_path, capsys):
     assert code == 0
     said = said.splitlines()[-1]
     assert said.endswith("--data.classes '[hum,tap]'")
-    _, arguments = cli._parse(["train", "digits", *shlex.split(said)[4:]])
+    arguments = parse(train, ["digits", *shlex.split(said)[4:]])
     assert arguments["overrides"]["data"]["classes"] == ["hum", "tap"]
     code, said, _ = call(capsys, *argv)
     assert "made 0 scenes of 9 s" in said

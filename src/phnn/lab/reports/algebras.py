@@ -70,11 +70,14 @@ def draw_learned(runs: Sequence[Run]) -> Iterator[Picture]:
 
 
 def _describe(layer: PHLayer) -> list[str]:
-    (found,) = analysis.describe(layer, rank=layer.n <= RANKED, seconds=RANK_SECONDS)
+    is_small = max(layer.n_out, layer.n_in) <= RANKED
+    (found,) = analysis.describe(layer, rank=is_small, seconds=RANK_SECONDS)
     nearest = found.neighbours[0] if found.neighbours else None
     return [
         f"{found.effective_terms:.1f} of {found.terms}",
-        f"{found.rank.rank} of {found.n**2}" if isinstance(found.rank, Decomposition) else "",
+        f"{found.rank.rank} of {found.A[0].numel()}"
+        if isinstance(found.rank, Decomposition)
+        else "",
         nearest.algebra.name if nearest else "",
         f"{nearest.distance:.3f}" if nearest else "",
     ]
@@ -85,7 +88,7 @@ def list_learned(model: nn.Module) -> dict[str, PHLayer]:
     return {
         name: layer
         for name, layer in model.named_modules()
-        if isinstance(layer, PHLayer) and layer.learns_algebra and layer.n > 1
+        if isinstance(layer, PHLayer) and layer.learns_algebra and layer.n_out * layer.n_in > 1
     }
 
 

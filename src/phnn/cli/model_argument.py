@@ -1,0 +1,217 @@
+"""The argument MODEL: the name of a network, a file, the folder of a run, or a function."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from importlib import import_module
+from inspect import signature
+from operator import attrgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from phnn._names import suggest
+from phnn.cli.parser import Parser, parse_count
+
+if TYPE_CHECKING:
+    from torch import nn
+
+CHOICES = (
+    "give the name of a network, a file (.safetensors), the folder of a run, or "
+    "package.module:function"
+)
+LARGEST_INPUT = 2**22  # numbers; a file that asks for more may be mistaken, or mean harm
+KINDS = {
+    **dict.fromkeys(
+        [".pt", ".pth", ".bin", ".pkl"],
+        "is a pickle of torch, which may run code when it is opened; load it in a function of "
+        "yours, and give package.module:function",
+    ),
+    **dict.fromkeys(
+        [".onnx", ".pt2"], "is an exported program; give the model that it was made from"
+    ),
+    **dict.fromkeys([".npy", ".npz"], "is an array, not a model; --input takes it"),
+    **dict.fromkeys([".yaml", ".yml"], "is a recipe, not a model; phnn train makes one of it"),
+    **dict.fromkeys([".wav", ".flac", ".mp3", ".ogg"], f"is a recording, not a model; {CHOICES}"),
+    **dict.fromkeys([".png", ".jpg", ".jpeg", ".webp"], f"is an image, not a model; {CHOICES}"),
+}
+
+
+@dataclass(frozen=True)
+class FoundModel:
+    """A model.
+
+    Attributes:
+        model: In evaluation mode.
+        metadata: What was saved with it.
+        shape: Of one sample of its input; None where nobody says it.
+    """
+
+    model: nn.Module
+    metadata: dict[str, Any]
+    shape: tuple[int, ...] | None = None
+
+
+def add_network_options(parser: Parser) -> None:
+    """Add the options that `create_model` takes for the name of a network."""
+    parser.add_argument(
+        "--n", type=parse_count, help="for the name of a network: dimension of its algebras"
+    )
+    parser.add_argument("--algebra", help="for the name of a network: its algebra, as quaternion")
+
+
+def find_model(text: str, **options: Any) -> FoundModel:
+    """Return the model that an argument stands for.
+
+    Args:
+        text: Name of a network of the zoo, file, folder of a run, or `package.module:function`.
+        options: Options of `create_model` for the name of a network; None where not given.
+    """
+    from phnn.models import create_model
+
+    file = find_file(text, **options)
+    if file is None:
+        model = _call(text) if ":" in text else create_model(text, **options)
+        return FoundModel(model.eval(), {})
+    return _load_checkpoint(file) if file.suffix == ".ckpt" else _load(file)
+
+
+def find_file(text: str, **options: Any) -> Path | None:
+    """Return the file that an argument stands for; None for a name or a function.
+
+    Raises:
+        ValueError: The argument is something else; the message says what.
+    """
+    from phnn.models import list_models
+
+    names, path = list_models(), Path(text)
+    if text in names:
+        return None
+    for name, value in options.items():
+        if value is not None:
+            raise ValueError(
+                f"--{name} {value} is for the name of a network, and {text} is not one; phnn "
+                "convert changes the layers of a model"
+            )
+    if path.is_dir():
+        return _look_into(path)
+    if path.exists():
+        if path.suffix in KINDS:
+            raise ValueError(f"{path} {KINDS[path.suffix]}")
+        return path
+    if ":" in text:
+        return None
+    if path.suffix or len(path.parts) > 1:
+        raise FileNotFoundError(f"there is no file or folder {path}; {CHOICES}")
+    raise ValueError(
+        f"there is no network, file or folder {text}; {suggest(text, names)}networks are "
+        f"{', '.join(names)}"
+    )
+
+
+def _look_into(folder: Path) -> Path:
+    """Return the model in a folder."""
+    model = folder / "model.safetensors"
+    if model.exists():
+        return model
+    checkpoints = sorted((folder / "checkpoints").glob("*.ckpt"), key=lambda file: file.name)
+    if checkpoints:
+        raise ValueError(
+            f"the run in {folder} has not ended; continue it with phnn train, or give "
+            f"{checkpoints[-1]}"
+        )
+    if not any(folder.iterdir()):
+        raise ValueError(f"{folder} is an empty folder; {CHOICES}")
+    inside = sorted([*folder.glob("*/model.safetensors"), *folder.glob("*/*/model.safetensors")])
+    hint = f"give a run inside it, such as {inside[0].parent}" if inside else CHOICES
+    raise ValueError(f"the folder {folder} holds no model.safetensors; {hint}")
+
+
+def _load(file: Path) -> FoundModel:
+    from phnn.io import inspect, load
+
+    if inspect(file).name is None:
+        raise ValueError(
+            f"{file} alone does not say how to build its model, which phnn.create_model did not "
+            f'make; give package.module:function of a function that returns phnn.load("{file}", '
+            "model=...)"
+        )
+    model = load(file)
+    metadata: dict[str, Any] = model.phnn_metadata  # type: ignore[assignment]
+    return FoundModel(model, metadata, _find_shape(model, metadata))
+
+
+def _load_checkpoint(file: Path) -> FoundModel:
+    try:
+        from phnn.lab.trained import load_trained
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            f"{file} is a checkpoint of phnn train, and reading it needs {error.name}; "
+            'pip install "phnn[train]", or give the model.safetensors of a run that has ended'
+        ) from error
+    trained = load_trained(file)
+    shape = _find_shape(trained.model, trained.metadata)
+    return FoundModel(trained.model, trained.metadata, shape)
+
+
+def _find_shape(model: nn.Module, metadata: dict[str, Any]) -> tuple[int, ...] | None:
+    """Return the shape of an image, if the file knows one that can be meant."""
+    size, config = metadata.get("image_size"), getattr(model, "config", {})
+    if not isinstance(size, list) or len(size) != 2 or not all(type(x) is int for x in size):
+        return None
+    channels, (height, width) = config["in_channels"], size
+    is_sound = min(height, width) > 0 and channels * height * width <= LARGEST_INPUT
+    return (channels, height, width) if is_sound else None
+
+
+def _call(text: str) -> nn.Module:
+    """Return what a function of the user returns; modules of the current folder are found."""
+    from torch import nn
+
+    here = str(Path.cwd())
+    sys.path.insert(0, here)
+    try:
+        make = _import(text)
+        made = make if isinstance(make, nn.Module) else _make(text, make)
+    finally:
+        sys.path.remove(here)
+    if not isinstance(made, nn.Module):
+        raise TypeError(f"{text} returns {type(made).__name__}, not a torch.nn.Module")
+    return made
+
+
+def _import(text: str) -> Any:
+    name, _, function = text.partition(":")
+    try:
+        module = import_module(name)
+    except Exception as error:  # of the user's code
+        if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
+            raise ValueError(f"{text}: there is no module {error.name}") from error
+        raise ValueError(f"{text}: the import of {name} fails: {_describe(error)}") from error
+    try:
+        return attrgetter(function)(module)
+    except AttributeError:
+        hint = suggest(function, vars(module)) or "give the name of one after the colon"
+        raise ValueError(f"{text}: {name} has no function {function!r}; {hint}".rstrip()) from None
+
+
+def _make(text: str, make: Any) -> Any:
+    if not callable(make):
+        raise TypeError(f"{text} is a {type(make).__name__}, not a function")
+    try:
+        arguments = signature(make)
+        arguments.bind()
+    except TypeError:
+        raise TypeError(
+            f"{text} needs arguments, {arguments}; give a function that needs none"
+        ) from None
+    except ValueError:  # written in C: nobody knows
+        pass
+    try:
+        return make()
+    except Exception as error:  # of the user's code
+        raise ValueError(f"{text} fails: {_describe(error)}; PHNN_DEBUG=1 shows where") from error
+
+
+def _describe(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

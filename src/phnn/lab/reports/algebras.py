@@ -72,7 +72,7 @@ def draw_learned(runs: Sequence[Run]) -> Iterator[Picture]:
 def _describe(layer: PHLayer) -> list[str]:
     is_small = max(layer.n_out, layer.n_in) <= RANKED
     (found,) = analysis.describe(layer, rank=is_small, seconds=RANK_SECONDS)
-    nearest = found.neighbours[0] if found.neighbours else None
+    rank, nearest = found.rank, found.neighbours[0] if found.neighbours else None
     return [
         f"{found.effective_terms:.1f} of {found.terms}",
         f"{found.rank.rank} of {found.A[0].numel()}"

@@ -111,7 +111,7 @@ def neighbours(A: Tensor, algebras: Sequence[Algebra]) -> list[Neighbour]:
 
 def basis(A: Tensor) -> Tensor:
     """Orthonormal matrices (k, n, n) with the span of A, in float64 on the CPU."""
-    if A.dim() != 3:
+    if A.dim() != 3 or A.numel() == 0:
         raise ValueError(f"an algebra has shape (terms, n_out, n_in), got {tuple(A.shape)}")
     if A.is_meta:
         raise ValueError("the algebra is on the meta device and holds no numbers to compare")

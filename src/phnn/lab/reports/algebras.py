@@ -72,12 +72,11 @@ def draw_learned(runs: Sequence[Run]) -> Iterator[Picture]:
 def _describe(layer: PHLayer) -> list[str]:
     is_small = max(layer.n_out, layer.n_in) <= RANKED
     (found,) = analysis.describe(layer, rank=is_small, seconds=RANK_SECONDS)
-    rank, nearest = found.rank, found.neighbours[0] if found.neighbours else None
+    nearest = found.neighbours[0] if found.neighbours else None
+    rank = found.rank.rank if isinstance(found.rank, Decomposition) else None
     return [
         f"{found.effective_terms:.1f} of {found.terms}",
-        f"{found.rank.rank} of {found.A[0].numel()}"
-        if isinstance(found.rank, Decomposition)
-        else "",
+        "" if rank is None else f"{rank} of {found.A[0].numel()}",
         nearest.algebra.name if nearest else "",
         f"{nearest.distance:.3f}" if nearest else "",
     ]

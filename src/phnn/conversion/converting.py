@@ -24,7 +24,7 @@ from phnn.conversion.decisions import (
     select,
 )
 from phnn.conversion.fitting import Fit, Progress
-from phnn.conversion.report import Entry, Report
+from phnn.conversion.report import Entry, Report, count_parameters
 from phnn.conversion.shrinking import Shrunk, fit_given, shrink, shrink_by_score
 from phnn.conversion.sites import Site, find_sites, hooks, replace_modules
 from phnn.decompose import Nearest, nearest_shared
@@ -154,18 +154,20 @@ def convert(
         shrunk = fit_given(model, decisions, data, progress)
     if shrunk is not None:
         decisions = shrunk.decisions
-    before = sum(parameter.numel() for parameter in model.parameters())
+    before = count_parameters(model)
     made = _make(decisions, None if shrunk is None else shrunk.fits, start, share_algebra)
     entries = tuple(_entry(decision, made.get(decision.name)) for decision in decisions)
     layers = {name: m.layer for name, m in made.items()}
     replaced = cast("Model", replace_modules(model, sites, layers, inplace))
     if shrunk is not None and shrunk.norms:
         replaced.load_state_dict(shrunk.norms, strict=False)
-    after = sum(parameter.numel() for parameter in replaced.parameters())
+    after = count_parameters(replaced)
     replaced.phnn_report = Report(  # type: ignore[assignment]
         entries,
-        before,
-        after,
+        parameters_before=before.parameters,
+        parameters_after=after.parameters,
+        bytes_before=before.bytes,
+        bytes_after=after.bytes,
         **({} if shrunk is None else shrunk.summary),
     )
     return replaced

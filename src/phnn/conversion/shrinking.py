@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -88,7 +89,8 @@ def fit_given(
     fitted = fit_in_order(
         model, [s for s in order if s.name in structures], structures, calibration, progress
     )
-    return Shrunk(_note_silent(decisions, silent), fitted.fits, summary=_summary(fitted))
+    summary = {**_summary(fitted), "done": ["layers fitted in order"]}
+    return Shrunk(_note_silent(decisions, silent), fitted.fits, summary=summary)
 
 
 class Study:
@@ -152,8 +154,7 @@ class Study:
         if budget is not None:
             parameters = int(budget * self.total) - self.fixed
         if compute is not None:
-            assert self.calibration is not None
-            whole = _count_model(self.model, self.calibration)
+            whole = self.multiplications
             dense = sum(
                 count_multiplications(site, None, self.positions[site.name]) for site in self.sites
             )
@@ -176,7 +177,7 @@ class Study:
         if chosen is None:
             raise ValueError(self._explain(budget, compute))
         if self.calibration is None:
-            return Shrunk(self._decide(chosen), summary={"data": "none: fitted to the weights"})
+            return Shrunk(self._decide(chosen), summary={"done": ["fitted to the weights"]})
         rivals = [chosen]
         low_rank = self.choose(budget, compute, _is_low_rank)
         if low_rank is not None and low_rank != chosen:
@@ -190,8 +191,26 @@ class Study:
             done.append("batch norm statistics taken again")
             norms = _norm_state(network.model)
         return Shrunk(
-            self._decide(rivals[best]), network.fits, norms, {**_summary(network), "done": done}
+            self._decide(rivals[best]),
+            network.fits,
+            norms,
+            {**_summary(network), **self._work(rivals[best]), "done": done},
         )
+
+    def _work(self, chosen: Mapping[str, Candidate]) -> dict[str, float]:
+        """Return the multiplications of a sample before and after."""
+        dense = (count_multiplications(s, None, self.positions[s.name]) for s in self.sites)
+        saved = sum(dense) - sum(candidate.multiplications for candidate in chosen.values())
+        return {
+            "multiplications_before": self.multiplications,
+            "multiplications_after": self.multiplications - saved,
+        }
+
+    @cached_property
+    def multiplications(self) -> float:
+        """Multiplications of the whole model for one sample."""
+        assert self.calibration is not None
+        return _count_model(self.model, self.calibration)
 
     def _fit(self, chosen: Mapping[str, Candidate]) -> Fitted:
         assert self.calibration is not None
@@ -367,7 +386,7 @@ def shrink_by_score(
         fall = score - original if lower_is_better else original - score
         if fall > allowed:
             return None
-        summary = {**_summary(fitted), "done": ["layers fitted in order"]}
+        summary = {**_summary(fitted), **study._work(chosen), "done": ["layers fitted in order"]}
         return Shrunk(study._decide(chosen), fitted.fits, summary=summary)
 
     best: Shrunk | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 from torch import nn
 
@@ -37,25 +38,32 @@ class Clock:
     progress: Callable[[int, int], None] | None = None
 
 
-def measure(workshop: Workshop, candidates: Sequence[Candidates], clock: Clock) -> Measured:
-    """Return the seconds of the forms of each layer; equal layers are timed once.
+def measure(
+    workshop: Workshop, formats: Sequence[Sequence[Candidates]], clock: Clock
+) -> list[Measured]:
+    """Return the seconds of the forms of each layer, in each memory format.
 
-    The modules of all but the fastest form are dropped.
+    Equal layers are timed once. The modules of all but the fastest form are dropped.
     """
     known: dict[object, Mapping[Form, float]] = {}
-    measured: Measured = {}
-    for done, candidate in enumerate(candidates, 1):
-        name, forms = candidate.layer.name, candidate.forms
-        if len(forms) == 1:
-            measured[name] = {forms[0]: 0.0}
-        else:
-            kind = _kind(candidate)
-            if kind not in known:
+    fastest: dict[str, tuple[Form, float]] = {}
+    found: list[Measured] = []
+    for candidates in formats:
+        measured: Measured = {}
+        for done, candidate in enumerate(candidates, 1):
+            name, kind = candidate.layer.name, _kind(candidate)
+            if len(candidate.forms) == 1:
+                known[kind] = {candidate.forms[0]: 0.0}
+            elif kind not in known:
                 known[kind] = _time_layer(workshop, candidate, clock)
+                best = min(known[kind].items(), key=itemgetter(1))
+                fastest[name] = min(fastest.get(name, best), best, key=itemgetter(1))
+                workshop.drop(name, besides=fastest[name][:1])
             measured[name] = known[kind]
-        if clock.progress is not None:
-            clock.progress(done, len(candidates))
-    return measured
+            if clock.progress is not None:
+                clock.progress(done, len(candidates))
+        found.append(measured)
+    return found
 
 
 def _kind(candidate: Candidates) -> object:
@@ -78,9 +86,7 @@ def _time_layer(workshop: Workshop, candidate: Candidates, clock: Clock) -> dict
             assert norm is not None
             module = nn.Sequential(module, norm)
         contenders[form] = runtime.prepare(module, calls)
-    times = runtime.time(contenders, rounds, seconds=rounds * LAYER_SECONDS)
-    workshop.drop(name, besides=(min(times, key=times.__getitem__),))
-    return times
+    return runtime.time(contenders, rounds, seconds=rounds * LAYER_SECONDS)
 
 
 def find_choices(measured: Sequence[Measured]) -> list[Choice]:
@@ -124,7 +130,7 @@ def _fastest(measured: Measured, allow: Callable[[Form], bool]) -> Timed:
 
 def _merge(one: Timed, other: Timed) -> Timed:
     """Return the faster of two for each layer; what it costs to change formats is left out."""
-    return {name: min(one[name], other[name], key=lambda timed: timed[1]) for name in one}
+    return {name: min(one[name], other[name], key=itemgetter(1)) for name in one}
 
 
 Run = Callable[[], object]

@@ -86,9 +86,9 @@ def fit_given(
     """Fit the structures that the user gave to the data."""
     order, silent = _order(model, [d.site for d in decisions if d.is_open], calibration)
     structures = {d.name: d.structure for d in decisions if d.structure is not None}
-    fitted = fit_in_order(
-        model, [s for s in order if s.name in structures], structures, calibration, progress
-    )
+    shared = {d.tied_to.name for d in decisions if d.tied_to is not None}
+    sites = [site for site in order if site.name in structures]
+    fitted = fit_in_order(model, sites, structures, calibration, progress, shared)
     summary = {**_summary(fitted), "done": ["layers fitted in order"]}
     return Shrunk(_note_silent(decisions, silent), fitted.fits, summary=summary)
 
@@ -116,6 +116,7 @@ class Study:
         self.progress = progress or (lambda what, done, total: None)
         self.sites = [d.site for d in decisions if d.is_open]
         self.silent: set[str] = set()
+        self.shared = {d.tied_to.name for d in decisions if d.tied_to is not None}
         self.positions = dict.fromkeys((site.name for site in self.sites), 0.0)
         if calibration is not None:
             self.sites, self.silent = _order(model, self.sites, calibration)
@@ -138,7 +139,7 @@ class Study:
         for site, moments in pairs:
             self.progress("measuring layers", len(known), len(self.sites))
             positions = self.positions[site.name]
-            if moments is None:
+            if moments is None or site.name in self.shared:
                 known[site.name] = by_weights(site, family, positions)
             else:
                 known[site.name] = by_activations(site, moments, family, positions)
@@ -215,7 +216,9 @@ class Study:
     def _fit(self, chosen: Mapping[str, Candidate]) -> Fitted:
         assert self.calibration is not None
         structures = {name: candidate.structure for name, candidate in chosen.items()}
-        return fit_in_order(self.model, self.sites, structures, self.calibration, self.progress)
+        return fit_in_order(
+            self.model, self.sites, structures, self.calibration, self.progress, self.shared
+        )
 
     def _decide(self, chosen: Mapping[str, Candidate]) -> list[Decision]:
         return [

@@ -26,7 +26,8 @@ from phnn.lab.reports.sections.scores import gather_contests
 from phnn.lab.reports.sizes import draw_sizes
 from phnn.lab.reports.spectrograms import draw_spectrograms
 from phnn.lab.reports.successes import count_successes, draw_successes
-from phnn.lab.tasks.task import IMAGES, SOUND
+from phnn.lab.tasks.images import IMAGES
+from phnn.lab.tasks.sound import SOUND
 
 
 def texts(figure):

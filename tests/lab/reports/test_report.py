@@ -2,6 +2,7 @@ import html
 import json
 import shutil
 import subprocess
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
@@ -12,7 +13,7 @@ from PIL import Image
 import phnn
 from phnn import cli
 from phnn.lab import reports
-from phnn.lab.comparison import Outcome, load_comparison, plan
+from phnn.lab.comparison import load_comparison, plan
 from phnn.lab.recipe import build_recipe
 from phnn.lab.reports import page
 from phnn.lab.reports.evaluation import (
@@ -27,8 +28,8 @@ from phnn.lab.reports.evaluation import (
 from phnn.lab.reports.report import write_report
 from phnn.lab.reports.results import read_results
 from phnn.lab.reports.sections.attention import choose_pair
+from phnn.lab.runs import write_json
 from phnn.lab.training.build import build_data
-from phnn.lab.training.folder import write_json
 
 CLASSES = ["<a>", "b & c"]
 METRICS = "epoch,step,lr,train_loss,train_accuracy,val_loss,val_accuracy,seconds\n" + "".join(
@@ -90,11 +91,9 @@ def results(tmp_path):
     comparison = load_comparison(tmp_path / "mine.yaml")
     out = tmp_path / "out"
     runs = plan(comparison, out, {})
-    outcomes = [Outcome(run) for run in runs]
-    for outcome in outcomes[:2]:
-        outcome.result = make_run(outcome.run)
-    outcomes[2].error = "ValueError: <script>alert(1)</script>"
-    reports.write_tables(comparison, outcomes, out, 300.0, "phnn compare mine.yaml --out 'a b'")
+    runs[:2] = [replace(run, result=make_run(run)) for run in runs[:2]]
+    runs[2] = replace(runs[2], error="ValueError: <script>alert(1)</script>")
+    reports.write_tables(comparison, runs, out, 300.0, "phnn compare mine.yaml --out 'a b'")
     return out
 
 

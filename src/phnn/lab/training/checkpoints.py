@@ -13,9 +13,9 @@ from lightning.pytorch.callbacks import Checkpoint
 
 from phnn.io import replacing
 from phnn.lab.runs import BEST, LAST
+from phnn.lab.stopping import Stoppable
 from phnn.lab.tasks.learner import Learner
 from phnn.lab.training.epochs import EpochLog
-from phnn.lab.training.stopping import Stoppable
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):

@@ -32,6 +32,7 @@ from phnn.conversion.sites import Site
 __all__ = ["Shrunk", "fit_given", "shrink", "shrink_by_score"]
 
 BUDGETS = (0.8, 0.65, 0.5, 0.4, 0.3, 0.2, 0.15, 0.1)  # where a search by score begins
+EVERY = Family()
 HALVINGS = 2  # steps between the last budget that is accepted and the first that is not
 
 
@@ -59,6 +60,7 @@ def shrink(
     compute: float | None,
     calibration: Calibration | None,
     *,
+    family: Family = EVERY,
     cache: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Shrunk:
@@ -70,10 +72,11 @@ def shrink(
         budget: Share of the parameters that the model may keep.
         compute: Share of the multiplications that it may keep.
         calibration: The data; without it the errors are those of the weights.
+        family: Which structures to consider.
         cache: A folder that keeps what was measured.
         progress: Told what is done, how far, and of how much.
     """
-    study = Study(model, decisions, calibration, cache, progress)
+    study = Study(model, decisions, calibration, family, cache, progress)
     return study.shrink(budget, compute)
 
 
@@ -100,6 +103,7 @@ class Study:
         model: The model.
         decisions: Which layers are open.
         calibration: The data, or None.
+        family: Which structures to consider.
         cache: A folder that keeps what was measured, or None.
         progress: Told what is done.
     """
@@ -109,10 +113,11 @@ class Study:
         model: nn.Module,
         decisions: Sequence[Decision],
         calibration: Calibration | None,
+        family: Family = EVERY,
         cache: str | os.PathLike[str] | None = None,
         progress: Progress | None = None,
     ) -> None:
-        self.model, self.calibration = model, calibration
+        self.model, self.calibration, self.family = model, calibration, family
         self.progress = progress or (lambda what, done, total: None)
         self.sites = [d.site for d in decisions if d.is_open]
         self.silent: set[str] = set()
@@ -124,14 +129,13 @@ class Study:
         self.decisions = _note_silent(decisions, self.silent)
         self.total = sum(parameter.numel() for parameter in model.parameters())
         self.fixed = self.total - sum(site.weight.numel() for site in self.sites)
-        self.cache = None if cache is None else _Cache(Path(cache), model, self.sites, calibration)
+        self.cache = None if cache is None else _Cache(Path(cache), self.sites, calibration, family)
         self.candidates = self._measure()
 
     def _measure(self) -> dict[str, list[Candidate]]:
         found: dict[str, list[Candidate]] = {}
         known = {} if self.cache is None else self.cache.read()
         missing = [site for site in self.sites if site.name not in known]
-        family = Family()
         if self.calibration is None:
             pairs = ((site, None) for site in missing)
         else:
@@ -140,9 +144,9 @@ class Study:
             self.progress("measuring layers", len(known), len(self.sites))
             positions = self.positions[site.name]
             if moments is None or site.name in self.shared:
-                known[site.name] = by_weights(site, family, positions)
+                known[site.name] = by_weights(site, self.family, positions)
             else:
-                known[site.name] = by_activations(site, moments, family, positions)
+                known[site.name] = by_activations(site, moments, self.family, positions)
             if self.cache is not None:
                 self.cache.write(known)
         for site in self.sites:
@@ -323,12 +327,12 @@ class _Cache:
     def __init__(
         self,
         folder: Path,
-        model: nn.Module,
         sites: Sequence[Site],
         calibration: Calibration | None,
+        family: Family,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        digest = sha256()
+        digest = sha256(repr(family).encode())
         for site in sites:
             digest.update(f"{site.name}{tuple(site.weight.shape)}".encode())
             digest.update(site.weight.detach().float().cpu().contiguous().numpy().tobytes())
@@ -363,6 +367,7 @@ def shrink_by_score(
     *,
     relative: bool,
     lower_is_better: bool,
+    family: Family,
     cache: str | os.PathLike[str] | None,
     progress: Progress | None,
 ) -> Shrunk:
@@ -371,7 +376,7 @@ def shrink_by_score(
     Budgets are tried from large to small, and the interval between the last that is accepted and
     the first that is not is halved twice.
     """
-    study = Study(model, decisions, calibration, cache, progress)
+    study = Study(model, decisions, calibration, family, cache, progress)
     with evaluating(model):
         original = _score(evaluate, model)
     allowed = tolerance * abs(original) if relative else tolerance

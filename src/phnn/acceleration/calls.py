@@ -49,22 +49,22 @@ class Call:
 
 
 def record_calls(
-    model: nn.Module, slots: Sequence[Slot], args: tuple[Any, ...], kwargs: dict[str, Any]
+    model: nn.Module, sites: Sequence[Slot], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, dict[str, Counter[Call]]]:
     """Run a model, and return its output and how often each layer received which inputs.
 
     It runs on copies of the arguments: it may write to them.
     """
-    calls: dict[str, Counter[Call]] = {slot.name: Counter() for slot in slots}
+    calls: dict[str, Counter[Call]] = {site.name: Counter() for site in sites}
     handles = []
-    for slot in slots:
+    for site in sites:
 
         def note(
-            module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], name: str = slot.name
+            module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], name: str = site.name
         ) -> None:
             calls[name][_describe(args, kwargs)] += 1
 
-        handles.append(slot.module.register_forward_pre_hook(note, with_kwargs=True))
+        handles.append(site.module.register_forward_pre_hook(note, with_kwargs=True))
     try:
         with torch.no_grad():
             return model(*copy_tensors(args), **copy_tensors(kwargs)), calls
@@ -92,14 +92,14 @@ class _Probe(nn.Module):
 
 
 def find_reads(
-    model: nn.Module, slots: Sequence[Slot], args: tuple[Any, ...], kwargs: dict[str, Any]
+    model: nn.Module, sites: Sequence[Slot], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> dict[str, str]:
     """Return what a model reads of its layers besides calling them, by their names.
 
     Another form of a layer has no weight, or another one.
     """
-    probes = {slot.name: _Probe(slot.module) for slot in slots}
-    probed = replace_modules(model, list(slots), probes, inplace=False)
+    probes = {site.name: _Probe(site.module) for site in sites}
+    probed = replace_modules(model, list(sites), probes, inplace=False)
     with torch.no_grad():
         probed(*copy_tensors(args), **copy_tensors(kwargs))
     return {name: probe.read for name, probe in probes.items() if probe.read}

@@ -1,14 +1,19 @@
 """The pages: their Python runs as written, their links lead somewhere, their commands exist."""
 
 import doctest
+import importlib
 import re
+import textwrap
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
+import phnn
 from phnn.cli import LAB, LIBRARY
+from phnn.forms import Source
+from phnn.testing import assert_close
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -44,6 +49,20 @@ def test_python_runs_as_written(page, tmp_path, monkeypatch):
     session = "\n".join(read_blocks(page, "pycon"))
     test = doctest.DocTestParser().get_doctest(session, {}, page.name, str(page), 0)
     assert doctest.DocTestRunner().run(test).failed == 0
+
+
+def test_the_form_of_the_architecture_page(tmp_path, monkeypatch):
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    (code,) = re.findall(r"^   ```python\n(.*?)^   ```", page, re.DOTALL | re.MULTILINE)
+    (tmp_path / "matmul.py").write_text(textwrap.dedent(code))
+    monkeypatch.syspath_prepend(tmp_path)
+    kind = importlib.import_module("matmul").Matmul
+    source = Source(phnn.PHConv2d(8, 4, 1, n=4))
+    x = torch.randn(2, 8, 3, 3)
+    for channels_last in (False, True):
+        (form,) = kind.variants(source, channels_last)
+        assert_close(form.build(source)(x), source.layer(x))
+    assert not list(kind.variants(Source(phnn.PHConv2d(8, 4, 3, n=4)), False))
 
 
 def anchors(page):

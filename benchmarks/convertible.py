@@ -146,12 +146,16 @@ def page(n: int) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in found.items())
     return f"""# Models that convert
 
-What `phnn.convert(model, n={n})` makes of models as their packages define them, with random
-weights. *Depthwise* convolutions have one channel in each group and admit only n = 1; *indivisible*
-layers have a channel count that {n} does not divide, such as the three colours of an image;
-*packed attention inputs* are the `in_proj_weight` of `nn.MultiheadAttention`, a parameter and not a
-layer (its output projection is a layer and is replaced); a *subclass* of a torch layer may do more
-than its parent and is left alone. [Conversion](conversion.md) says what to do about each.
+What `phnn.convert(model, n={n})` does to models as their packages define them, with random weights.
+
+- *depthwise*: a convolution with one channel in each group, for which only n = 1 is possible.
+- *indivisible*: a layer with a channel count that {n} does not divide, such as three colours.
+- *packed attention inputs*: the `in_proj_weight` of `nn.MultiheadAttention`, a parameter and not
+  a layer. Its output projection is a layer, and is replaced.
+- *subclass*: a subclass of a torch layer, which may do more than its parent.
+
+[Conversion](conversion.md) says what you can do about each. A budget also replaces layers that one
+n does not divide.
 
 {rows}
 

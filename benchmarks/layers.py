@@ -106,13 +106,14 @@ def render(rows: list[dict[str, float]], batch: int, size: int) -> str:
         "| step / real: ours | (median) | textbook | peak MiB of a step: real | ours | textbook |"
     )
     lines = [
-        "# A PH convolution against the real one",
+        "# A PH convolution, compared with the real one",
         "",
         provenance(),
         "",
-        f"3×3 convolution, as many channels out as in (the nearest that n divides), batch {batch}, "
-        f"{size}×{size}, float32. Ratios of least times of interleaved rounds; a step is forward "
-        "and backward; (median) is the median ratio of neighbouring measurements.",
+        "3×3 convolution with equal input and output channels (the nearest number that n divides), "
+        f"batch {batch}, {size}×{size}, float32. Ratios of the least times of interleaved rounds. "
+        "A step is forward and backward. (median) is the median ratio of neighbouring "
+        "measurements.",
         "",
         head,
         "|" + "---|" * 11,

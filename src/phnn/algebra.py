@@ -64,10 +64,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, repr=False)
 class Algebra:
-    """A real algebra of dimension n: a value, equal to all with the same structure constants.
+    """A real algebra of dimension n; algebras with the same structure constants are equal.
 
     Args:
-        name: How the algebra is shown; `phnn.algebra.get` reads the names made in this module.
+        name: The name to show; `phnn.algebra.get` reads the names made in this module.
         constants: The structure constants `A[i, a, b]`, as anything `numpy.asarray` takes.
         labels: Names of the basis elements, `("1", "i", "j", "k")`; `e0 … e(n-1)` by default.
         conjugation: Matrix of the conjugation, for algebras that have one.
@@ -118,7 +118,7 @@ class Algebra:
         return torch.tensor(self.constants, dtype=torch.float64, device="cpu")
 
     def multiply(self, x: Tensor, y: Tensor) -> Tensor:
-        r"""The product :math:`x \cdot y`, componentwise in the last axis.
+        r"""Return the product :math:`x \cdot y`; the last axis holds the components.
 
         Shape:
             - x, y: :math:`(*, n)`, broadcast against each other; output :math:`(*, n)`.
@@ -138,14 +138,14 @@ class Algebra:
         return torch.einsum("iab,...i,...b->...a", A, x, y)
 
     def conjugate(self, x: Tensor) -> Tensor:
-        r"""The conjugate :math:`\bar x`, with :math:`\overline{xy} = \bar y\,\bar x`."""
+        r"""Return the conjugate :math:`\bar x`, with :math:`\overline{xy} = \bar y\,\bar x`."""
         if self.conjugation is None:
             raise ValueError(f"{self.name} was defined without a conjugation")
         return x @ torch.tensor(self.conjugation, dtype=x.dtype, device=x.device).mT
 
     @property
     def unit(self) -> Tensor | None:
-        """The element that leaves every other unchanged from both sides, or None."""
+        """The element that changes no other, from either side; None if there is none."""
         A, n = _array(self), self.n
         eye = np.eye(n).ravel()
         sides = np.concatenate([A.reshape(n, -1).T, A.transpose(2, 1, 0).reshape(n, -1).T])
@@ -174,7 +174,7 @@ class Algebra:
         return bool(np.allclose(left, 0) and np.allclose(right, 0))
 
     def _associator(self) -> Array:
-        """`(e_i e_j) e_k − e_i (e_j e_k)` with its components in the last axis."""
+        """Return `(e_i e_j) e_k − e_i (e_j e_k)` with its components in the last axis."""
         products = _array(self).transpose(0, 2, 1)  # [i, j, component]
         left = np.einsum("ijc,cka->ijka", products, products, optimize=True)
         right = np.einsum("jkc,ica->ijka", products, products, optimize=True)
@@ -182,7 +182,7 @@ class Algebra:
         return associator
 
     def table(self, format: str = "text") -> str:
-        """The multiplication table: row times column.
+        """Return the multiplication table, row times column.
 
         Args:
             format: "text" or "markdown".
@@ -204,7 +204,7 @@ class Algebra:
         )
 
     def _element(self, components: Array) -> str:
-        """A linear combination of basis elements as text: `-k`, `1 + 2j`, `0`."""
+        """Return a linear combination of basis elements as text: `-k`, `1 + 2j`, `0`."""
         text = ""
         for value, label in zip(components, self.labels, strict=True):
             if value == 0:
@@ -220,7 +220,7 @@ class Algebra:
 
 
 def _freeze(array: Array) -> tuple[object, ...]:
-    """Nested tuples: hashable, comparable, picklable, and nobody can write into them."""
+    """Return nested tuples, which are hashable, comparable, picklable and immutable."""
     return tuple(row if np.ndim(row) == 0 else _freeze(np.asarray(row)) for row in array.tolist())
 
 
@@ -242,7 +242,9 @@ def _cayley_dickson_labels(n: int) -> tuple[str, ...]:
 
 
 def cayley_dickson(signs: Sequence[int]) -> Algebra:
-    r"""Repeated doubling of the reals: :math:`(a, b)(c, d) = (ac + \gamma\bar d b, da + b\bar c)`.
+    r"""Double the reals repeatedly, by the rule of Cayley and Dickson.
+
+    .. math:: (a, b)(c, d) = (ac + \gamma\bar d b, da + b\bar c)
 
     Args:
         signs: The :math:`\gamma` of each doubling, −1, +1 or 0; n = 2^len(signs).
@@ -269,9 +271,9 @@ def cayley_dickson(signs: Sequence[int]) -> Algebra:
 
 
 def clifford(p: int, q: int = 0, r: int = 0) -> Algebra:
-    """The Clifford algebra with p generators that square to +1, q to −1 and r to 0.
+    """Return the Clifford algebra: p generators square to +1, q to −1 and r to 0.
 
-    Blades stand in binary order: 1, e1, e2, e12, e3, e13, e23, e123, …
+    Blades are in binary order: 1, e1, e2, e12, e3, e13, e23, e123, …
 
     Example:
         >>> clifford(2).labels
@@ -283,7 +285,7 @@ def clifford(p: int, q: int = 0, r: int = 0) -> Algebra:
     n = 2 ** len(squares)
     A, conjugation = np.zeros((n, n, n)), np.zeros((n, n))
     for i, b in product(range(n), repeat=2):
-        # each generator of b passes the higher generators of i: one sign change each
+        # each generator of b passes the higher generators of i, with one sign change each
         swaps = sum((i >> (g + 1)).bit_count() for g in range(len(squares)) if b >> g & 1)
         sign = (-1) ** swaps
         for g, square in enumerate(squares):
@@ -300,7 +302,7 @@ def clifford(p: int, q: int = 0, r: int = 0) -> Algebra:
 
 
 def cyclic(n: int) -> Algebra:
-    """The group algebra of the cyclic group, e_i e_j = e_(i+j mod n): H becomes block-circulant."""
+    """Return the algebra of the cyclic group, e_i e_j = e_(i+j mod n): H is block-circulant."""
     if n < 1:
         raise ValueError(f"n is at least 1, got n={n}")
     A, conjugation = np.zeros((n, n, n)), np.zeros((n, n))
@@ -312,7 +314,10 @@ def cyclic(n: int) -> Algebra:
 
 
 def matrix(k: int) -> Algebra:
-    """The k×k matrices, n = k²: basis E_pq in row-major order, conjugation is transposition."""
+    """Return the algebra of k×k matrices, n = k².
+
+    The basis is E_pq in row-major order; conjugation is transposition.
+    """
     if k < 1:
         raise ValueError(f"k is at least 1, got k={k}")
     n = k * k
@@ -326,7 +331,7 @@ def matrix(k: int) -> Algebra:
 
 
 def tensor_product(a: Algebra, b: Algebra) -> Algebra:
-    """The tensor product a ⊗ b with basis index `a_index · b.n + b_index`."""
+    """Return the tensor product a ⊗ b with basis index `a_index · b.n + b_index`."""
     A = np.kron(_array(a), _array(b))
     left, right = _conjugation(a), _conjugation(b)
     conjugation = None if left is None or right is None else np.kron(left, right).tolist()
@@ -335,7 +340,7 @@ def tensor_product(a: Algebra, b: Algebra) -> Algebra:
 
 
 def direct_sum(a: Algebra, b: Algebra) -> Algebra:
-    """The direct sum a ⊕ b: the two multiply independently, (x, y)(u, v) = (xu, yv)."""
+    """Return the direct sum a ⊕ b, with (x, y)(u, v) = (xu, yv)."""
     n = a.n + b.n
     A = np.zeros((n, n, n))
     A[: a.n, : a.n, : a.n] = _array(a)
@@ -396,13 +401,13 @@ _CONSTRUCTORS: dict[str, Callable[..., Algebra]] = {
 
 
 def names() -> list[str]:
-    """The names of the constants that `get` knows; it also takes constructor calls."""
+    """Return the names of the constants that `get` knows; `get` also takes constructor calls."""
     return list(_CONSTANTS)
 
 
 @lru_cache(maxsize=64)  # a file names one algebra for many layers
 def get(name: str) -> Algebra:
-    """The algebra of that name: a constant, or a constructor call written as text.
+    """Return an algebra by its name: a constant, or a constructor call written as text.
 
     Example:
         >>> get("octonion")

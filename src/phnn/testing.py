@@ -1,4 +1,4 @@
-"""Assertions about PH layers, for this library's tests and for its users'."""
+"""Assertions about PH layers, for the tests of this library and for yours."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ __all__ = [
     "assert_variance_of_torch",
 ]
 
-# relative to the largest entry: what rounding leaves of sums over some thousand products
+# relative to the largest entry: the rounding of sums over some thousand products
 TOLERANCES = {torch.float64: 1e-12, torch.float32: 2e-5, torch.bfloat16: 4e-2, torch.float16: 5e-3}
 
 
 def assert_close(actual: Tensor, expected: Tensor, tolerance: float | None = None) -> None:
-    """Equal up to rounding: the largest difference relative to the largest expected entry.
+    """Assert equality up to rounding, relative to the largest expected entry.
 
     Args:
         actual: What was computed.
-        expected: What it should be; compared in its own precision.
-        tolerance: By default chosen for the coarser of the two dtypes.
+        expected: What it should be; the comparison uses its precision.
+        tolerance: The accepted relative difference; by default that of the coarser dtype.
     """
     if tolerance is None:
         tolerance = max(TOLERANCES[actual.dtype], TOLERANCES[expected.dtype])
@@ -42,12 +42,12 @@ def assert_close(actual: Tensor, expected: Tensor, tolerance: float | None = Non
 
 
 def assert_equals_dense(layer: PHLayer, input: Tensor) -> None:
-    """The layer computes what the torch layer holding its assembled weight computes."""
+    """Assert that a layer computes what the torch layer with its assembled weight computes."""
     assert_close(layer(input), layer.to_dense()(input))
 
 
 def assert_every_parameter_learns(model: nn.Module, *inputs: Any) -> None:
-    """Each parameter receives a finite gradient that is not zero everywhere."""
+    """Assert that each parameter receives a finite gradient that is not zero everywhere."""
     model.zero_grad()
     model(*inputs).square().mean().backward()
     for name, parameter in model.named_parameters():
@@ -59,7 +59,7 @@ def assert_every_parameter_learns(model: nn.Module, *inputs: Any) -> None:
 
 
 def assert_round_trips(model: nn.Module, *inputs: Any) -> None:
-    """A deep copy, a pickled copy and a copy of the state compute the same to the bit."""
+    """Assert that a deep copy, a pickle and a state dict give the same outputs, bit for bit."""
     expected = model(*inputs)
     buffer = io.BytesIO()
     torch.save(model, buffer)
@@ -76,10 +76,10 @@ def assert_round_trips(model: nn.Module, *inputs: Any) -> None:
 
 
 def assert_variance_of_torch(layer: PHLayer, tolerance: float = 0.05) -> None:
-    """The assembled weight varies as much as the default weight of the torch layer it replaces.
+    """Assert that the assembled weight has the variance of the torch layer's default weight.
 
     Args:
-        layer: A fresh layer, large enough that its sample variance means something.
+        layer: A new layer, large enough for a meaningful sample variance.
         tolerance: Accepted relative error of the standard deviation.
     """
     dense = layer.to_dense()

@@ -132,7 +132,7 @@ def observe(model: nn.Module, example: Any, fuse: bool) -> Observation:
     return Observation(model, args, kwargs, expected, layers, base, len(fused), tuple(notes))
 
 
-def _layer_of(site: Slot) -> PHLayer:
+def _layer_of(site: Site) -> PHLayer:
     assert isinstance(site.module, PHLayer)
     return site.module
 
@@ -171,7 +171,7 @@ def _find_norms(
     }
 
 
-def _find_hindrance(model: nn.Module, site: Slot, calls: Counter[Call], read: str | None) -> str:
+def _find_hindrance(model: nn.Module, site: Site, calls: Counter[Call], read: str | None) -> str:
     """Return why a layer can only be folded; empty when it need not."""
     layer = _layer_of(site)
     if serves_attention(model, site):

@@ -1,4 +1,4 @@
-"""What PH layers learned: which algebra, how many terms, how many multiplications."""
+"""What PH layers learned: the algebra, the terms in use, the multiplications it needs."""
 
 from phnn.analysis.description import Description, LayerDescription, describe
 from phnn.analysis.known import cross, known

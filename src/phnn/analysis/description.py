@@ -1,4 +1,4 @@
-"""What the layers of a model learned, layer by layer."""
+"""A description of what each PH layer of a model learned."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from phnn.structure import Dimension, show_dimension
 
 __all__ = ["Description", "LayerDescription", "describe"]
 
-ROUNDING = 1e-6  # A was learned in float32, so its tensor rank is asked for up to that
+ROUNDING = 1e-6  # the precision of A, which was learned in float32, when its rank is sought
 TINY = torch.finfo(torch.float64).tiny
 
 
@@ -30,16 +30,16 @@ class LayerDescription:
     """What one layer learned; prints as a table.
 
     Attributes:
-        name: Its name in the model; empty for a layer alone.
+        name: Its name in the model; empty when the model is the layer itself.
         type: Its class.
         A: The algebra, (terms, n_out, n_in), float64 on the CPU.
-        usage: Norm of each term A_i ⊗ F_i; their squares add up to one.
-        spectrum: Singular values of the rearranged H, n_out · n_in of them, largest first.
-        dimension: Of the span of the terms that are used.
-        neighbours: Known algebras, the nearest first, with their distances; see
+        usage: Norm of each term A_i ⊗ F_i, scaled so that the squares sum to one.
+        spectrum: The n_out · n_in singular values of the rearranged H, largest first.
+        dimension: Dimension of the span of the terms in use.
+        neighbours: Known algebras with their distances, the nearest first; see
             `phnn.analysis.neighbours`. Empty when H is zero.
-        plane: For n = 2, the kind by the sign of the hyperdeterminant.
-        rank: The multiplications of the algebra, or why none were found; None when not asked for.
+        plane: For n = 2, the kind of algebra, by the sign of the hyperdeterminant.
+        rank: The CP decomposition of the algebra, or why none was found; None when not asked for.
     """
 
     name: str
@@ -65,22 +65,22 @@ class LayerDescription:
 
     @property
     def match(self) -> Algebra | None:
-        """The known algebra that this one is, up to orthogonal changes of basis; None if none."""
+        """The known algebra that equals this one up to orthogonal changes of basis, or None."""
         return next((found.algebra for found in self.neighbours if found.is_match), None)
 
     @property
     def unused(self) -> tuple[int, ...]:
-        """The terms that contribute next to nothing to H."""
+        """The terms that contribute almost nothing to H."""
         return tuple((self.usage < NEGLIGIBLE).nonzero().flatten().tolist())
 
     @property
     def effective_terms(self) -> float:
-        """How many equally strong terms would spread as these do."""
+        """The number of equally strong terms with the same spread; see `effective_terms`."""
         return effective_terms(self.spectrum)
 
     @property
     def errors(self) -> Tensor:
-        """Relative error of H with its best 0, 1, …, terms Kronecker terms alone."""
+        """Relative error of H with only its best 0, 1, …, terms Kronecker terms."""
         return decompose.errors(self.spectrum)[: self.terms + 1]
 
     def __str__(self) -> str:
@@ -89,7 +89,7 @@ class LayerDescription:
             f"{self.name or 'layer'}: {self.type}, n={show_dimension(self.n)}, terms={self.terms}",
             f"span of A: {self.dimension} dimensions{kind}",
             f"share of each term: {_show(self.usage)}",
-            f"error with the best 1, 2, … terms alone: {_show(self.errors[1:])}",
+            f"error with only the best 1, 2, … terms: {_show(self.errors[1:])}",
         ]
         if isinstance(self.rank, Declined):
             facts.append(f"multiplications: {self.rank.reason}")
@@ -103,10 +103,10 @@ class LayerDescription:
 
 @dataclass(frozen=True, eq=False)
 class Description:
-    """What the PH layers of a model learned; prints as a table, and so does each of its layers.
+    """What the PH layers of a model learned; prints as a table, as each layer does.
 
     Attributes:
-        layers: In the order of the model.
+        layers: The layers, in the order of the model.
     """
 
     layers: tuple[LayerDescription, ...]
@@ -149,14 +149,14 @@ def describe(
     rank: bool = True,
     seconds: float = 10.0,
 ) -> Description:
-    """Says what the PH layers of a model learned.
+    """Describe what the PH layers of a model learned.
 
     Args:
-        model: A PH layer, or a model that holds some.
-        algebras: Known algebras to compare with, each with the layers of its n; those of
+        model: A PH layer, or a model with PH layers.
+        algebras: Known algebras to compare each layer of the same n with; those of
             `phnn.analysis.known` by default.
-        rank: Whether to look for the fewest multiplications of each algebra; for n = 4 it takes
-            about 0.1 s a layer, for n = 8 all the time it is given.
+        rank: Whether to search for the smallest CP rank of each algebra. For n = 4 it takes about
+            0.1 s per layer, for n = 8 all of the given time.
         seconds: Processor time for the rank of each layer.
 
     Example:
@@ -169,7 +169,7 @@ def describe(
     layers = {name: part for name, part in model.named_modules() if isinstance(part, PHLayer)}
     if not layers:
         raise ValueError(
-            f"{type(model).__name__} holds no PH layer; phnn.convert makes them from dense ones"
+            f"{type(model).__name__} holds no PH layer; phnn.convert makes them from dense layers"
         )
     measured = {name: _measure(name, layer) for name, layer in layers.items()}
     ranks = _ranks([found.A for found in measured.values()], rank, seconds)
@@ -182,7 +182,7 @@ def describe(
 
 
 class _Measured(NamedTuple):
-    """The tensors of one layer that its description is made of."""
+    """The tensors that the description of one layer is made of."""
 
     A: Tensor
     usage: Tensor
@@ -204,7 +204,7 @@ def _measure(name: str, layer: PHLayer) -> _Measured:
 def _ranks(
     algebras: Sequence[Tensor], wanted: bool, seconds: float
 ) -> list[Decomposition | Declined | None]:
-    """The multiplications of all algebras, searched together; None where none were asked for."""
+    """Search for the CP ranks of all algebras together; return None for each if not wanted."""
     if not wanted:
         return [None] * len(algebras)
     nonzero = [A for A in algebras if A.any()]
@@ -224,7 +224,7 @@ def _describe(
     n = n_out if n_out == n_in else 0  # no known algebra is rectangular
     if algebras is None:
         algebras = known(n) if n else ()
-    # each term as strong as it is in H: how A and F divide a scale between them means nothing
+    # scale each term to its strength in H: how A and F share that scale is arbitrary
     strong = A * (shares / A.flatten(1).norm(dim=1).clamp_min(TINY)).view(-1, 1, 1)
     dimension = len(basis(strong)) if strong.any() else 0
     return LayerDescription(

@@ -9,8 +9,8 @@ from phnn.algebra import Algebra
 
 __all__ = ["cross", "known"]
 
-# The rule of the vector product of 3-space. It has no unit, so it is none of phnn.algebra's; its
-# span is that of all antisymmetric matrices.
+# The vector product of 3-space. It has no unit, so phnn.algebra does not have it. Its span is that
+# of all antisymmetric matrices.
 cross = Algebra(
     "cross",
     [
@@ -21,11 +21,11 @@ cross = Algebra(
     labels=("i", "j", "k"),
 )
 
-# One of each kind: what an orthogonal change of basis makes equal stands once. split_quaternion
-# stands for matrix(2), clifford(2) and clifford(1, 1); clifford(3) for clifford(1, 2) and the
-# complex 2×2 matrices; clifford(0, 3) is two quaternions, clifford(2, 1) two 2×2 matrices;
-# split_complex is cyclic(2). Sums and products of split_complex with reals are real numbers that
-# multiply one by one.
+# One of each kind: algebras that an orthogonal change of basis makes equal are listed once.
+# split_quaternion stands for matrix(2), clifford(2) and clifford(1, 1); clifford(3) for
+# clifford(1, 2) and the complex 2×2 matrices; clifford(0, 3) is two quaternions, clifford(2, 1) two
+# 2×2 matrices; split_complex is cyclic(2). Sums and products of split_complex with reals are real
+# numbers that multiply one by one.
 _KNOWN = {
     1: ("real",),
     2: ("complex", "split_complex", "dual"),
@@ -59,11 +59,11 @@ _KNOWN = {
 
 
 def known(n: int) -> tuple[Algebra, ...]:
-    """The algebras of dimension n that a learned one may turn out to be, the best known first.
+    """Return the algebras of dimension n that a learned one may match, the best known first.
 
-    They are listed for n = 1, 2, 3 (with the vector product), 4, 8 and 16, one of each kind that
-    orthogonal changes of basis tell apart. For another n they are `cyclic(n)` and, where n = k²,
-    `matrix(k)`.
+    For n = 1, 2, 3 (with the vector product), 4, 8 and 16 there is a list with one algebra of each
+    kind; two algebras are of one kind if an orthogonal change of basis makes them equal. For any
+    other n the result is `cyclic(n)` and, for n = k², `matrix(k)`.
 
     Args:
         n: Dimension of the algebra.

@@ -1,8 +1,8 @@
 r"""The kinds of two-dimensional algebras.
 
 For n = 2 the determinant of :math:`x A_0 + y A_1` is a quadratic form in x and y, and its
-discriminant is Cayley's hyperdeterminant of A. Its sign does not change when the bases of the
-terms, the inputs and the outputs change, orthogonally or not, so it tells the kinds apart.
+discriminant is Cayley's hyperdeterminant of A. Its sign is the same in all bases of the terms, the
+inputs and the outputs, orthogonal or not, so it tells the kinds apart.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from phnn.analysis.spans import basis
 
 __all__ = ["Plane", "classify", "hyperdeterminant"]
 
-ZERO = 1e-3  # a hyperdeterminant below this is taken for zero
+ZERO = 1e-3  # a smaller hyperdeterminant counts as zero
 
 
 class Plane(Enum):
-    """What a two-dimensional algebra is like, in some basis."""
+    """The kind of a two-dimensional algebra, whatever its basis."""
 
     COMPLEX = "complex-like"
     SPLIT = "split"
@@ -28,9 +28,9 @@ class Plane(Enum):
 
 
 def hyperdeterminant(A: Tensor) -> float:
-    """Cayley's hyperdeterminant of an orthonormal basis of the span of A.
+    """Return Cayley's hyperdeterminant of an orthonormal basis of the span of A.
 
-    Between −1, for the complex numbers, and 1, for the split-complex ones; 0 for the dual numbers.
+    It is between −1 (complex numbers) and 1 (split-complex numbers), and 0 for the dual numbers.
 
     Args:
         A: The algebra, (terms, 2, 2), with a span of two dimensions.
@@ -44,7 +44,7 @@ def hyperdeterminant(A: Tensor) -> float:
     span = basis(A)
     if span.shape != (2, 2, 2):
         raise ValueError(
-            f"the hyperdeterminant is for two dimensions; A of shape {tuple(A.shape)} has n="
+            f"the hyperdeterminant needs two dimensions; A of shape {tuple(A.shape)} has n="
             f"{A.shape[-1]} and a span of {len(span)} dimensions"
         )
     first, second, both = torch.linalg.det(torch.stack([span[0], span[1], span[0] + span[1]]))
@@ -52,7 +52,7 @@ def hyperdeterminant(A: Tensor) -> float:
 
 
 def classify(A: Tensor) -> Plane:
-    """The kind of a two-dimensional algebra, by the sign of its hyperdeterminant.
+    """Return the kind of a two-dimensional algebra, by the sign of its hyperdeterminant.
 
     Args:
         A: The algebra, (terms, 2, 2), with a span of two dimensions.

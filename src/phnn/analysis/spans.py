@@ -1,23 +1,23 @@
 r"""Distances between algebras that do not depend on the choice of their bases.
 
-A layer can exchange a change of basis between the terms of A and the filters,
+A change of basis can move between the terms of A and the filters,
 :math:`\sum_i A_i \otimes F_i = \sum_j (\sum_i C_{ji} A_i) \otimes (\sum_i C^{-1}_{ij} F_i)`, so
-what it learned is the span of its terms, a k-dimensional subspace of the n × n matrices. Outputs
-and inputs can be rotated in the layers around it, so two algebras are the same when orthogonal P
-and Q carry one span into the other, :math:`L_j \mapsto P L_j Q^\top`. The distance is
+what a layer learned is the span of its terms, a k-dimensional subspace of the n × n matrices. The
+layers around it can rotate its outputs and inputs, so two algebras are the same if orthogonal P and
+Q carry one span into the other, :math:`L_j \mapsto P L_j Q^\top`. The distance is
 
 .. math::
     d = \min_{P, Q \in O(n)} \sqrt{1 - \tfrac{1}{k}
         \mathrm{tr}(\Pi_A \, \Pi_{P L Q^\top})} \in [0, 1]
 
-with the projectors on both spans: the chordal distance over its largest value √k. Where the span of
-A has fewer dimensions than the algebra, it is 0 when A lies within the algebra.
+with the projectors on both spans: the chordal distance over its largest value √k. If the span of A
+has fewer dimensions than the algebra, the distance is 0 when A lies within the algebra.
 
 The trace is a sum of squares that are linear in P, so it is convex in P and lies above each of its
-tangents; the orthogonal matrix that is best for the tangent is the polar factor of the gradient.
-Steps for P and Q in turn never make the trace smaller. They end in a local maximum, so many random
-starts run at once; on algebras in scrambled bases one start in four or more finds the match, within
-about 25 steps.
+tangents; the best orthogonal matrix for a tangent is the polar factor of the gradient. Alternating
+steps for P and Q never decrease the trace. They end in a local maximum, so many random starts run
+at once; on algebras in scrambled bases at least one start in four finds the match, within about 25
+steps.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ from phnn.decompose.threads import one_thread
 
 __all__ = ["MATCH", "NEGLIGIBLE", "Neighbour", "basis", "distance", "neighbours"]
 
-# Below this distance a learned algebra is said to be the known one. Noise of 1 % in A moves it by
-# about 0.01. Of 300 random algebras of n = 2, which has the fewest shapes, none came as near, but
-# 2 % came nearer than 0.05; of 15 of n = 3 none came nearer than 0.38, of 8 of n = 4 than 0.46.
+# Below this distance a learned algebra counts as the known one. Noise of 1 % in A moves it by about
+# 0.01. Of 300 random algebras with n = 2, which has the fewest kinds, none came this close, but 2 %
+# came closer than 0.05; the closest of 15 with n = 3 had 0.38, that of 8 with n = 4 had 0.46.
 MATCH = 0.02
-# singular values and terms below this share of the largest do not count
+# singular values and terms below this fraction of the largest do not count
 NEGLIGIBLE = 1e-3
 STARTS = 32
-ROUND, KEPT = 12, (8, 2)  # steps after which the best starts alone go on, and how many they are
+ROUND, KEPT = 12, (8, 2)  # steps between two selections, and the number of starts each one keeps
 STEPS = 100
-SETTLED = 1e-10  # relative gain of the trace in one step, below which a start has arrived
+SETTLED = 1e-10  # a start has converged if a step gains less than this, relative to the trace
 
 
 @dataclass(frozen=True)
 class Neighbour:
-    """A known algebra, and how far from it a learned one is.
+    """A known algebra, and the distance of a learned one from it.
 
     Attributes:
         algebra: The known algebra.
         distance: The normalised chordal distance, 0 to 1.
-        dimension: Of the span of the learned terms, k.
+        dimension: Dimension k of the span of the learned terms.
     """
 
     algebra: Algebra
@@ -61,16 +61,16 @@ class Neighbour:
 
     @property
     def is_match(self) -> bool:
-        """Whether the learned algebra is this one: all its dimensions, closer than `MATCH`."""
+        """Whether the learned algebra is this one: of full dimension and closer than `MATCH`."""
         return self.dimension == self.algebra.n and self.distance < MATCH
 
 
 def distance(A: Tensor, algebra: Algebra) -> float:
-    """How far a learned algebra is from a known one, whatever the bases; see `neighbours`.
+    """Return the distance of a learned algebra from a known one; it does not depend on bases.
 
     Args:
         A: The learned algebra, (terms, n, n).
-        algebra: The known one, of the same n.
+        algebra: The known algebra, of the same n.
 
     Example:
         >>> from phnn.algebra import complex, dual, split_complex
@@ -83,14 +83,14 @@ def distance(A: Tensor, algebra: Algebra) -> float:
 
 @one_thread()
 def neighbours(A: Tensor, algebras: Sequence[Algebra]) -> list[Neighbour]:
-    """The known algebras in the order of their distance from a learned one, the nearest first.
+    """Return known algebras with their distances from a learned one, the nearest first.
 
-    The same A gives the same result; the starts come from a generator of their own.
+    The same A gives the same result; the starts have their own random generator.
 
     Args:
-        A: The learned algebra, (terms, n, n). Terms in one direction count once, and directions
-            weaker than `NEGLIGIBLE` of the strongest not at all.
-        algebras: Those to compare with, of dimension n.
+        A: The learned algebra, (terms, n, n). Parallel terms count once; directions weaker than
+            `NEGLIGIBLE` times the strongest do not count.
+        algebras: The algebras to compare with, of dimension n.
     """
     span = basis(A)
     n, dimension = A.shape[-1], len(span)
@@ -110,7 +110,7 @@ def neighbours(A: Tensor, algebras: Sequence[Algebra]) -> list[Neighbour]:
 
 
 def basis(A: Tensor) -> Tensor:
-    """Orthonormal matrices (k, n, n) with the span of A, in float64 on the CPU."""
+    """Return orthonormal matrices (k, n, n) with the span of A, in float64 on the CPU."""
     if A.dim() != 3 or A.numel() == 0:
         raise ValueError(f"an algebra has shape (terms, n_out, n_in), got {tuple(A.shape)}")
     if A.is_meta:
@@ -126,7 +126,7 @@ def basis(A: Tensor) -> Tensor:
 
 
 def _stack(spans: Sequence[Tensor]) -> Tensor:
-    """One tensor (algebras, k, n, n); matrices of zeros fill up the smaller spans."""
+    """Return one tensor (algebras, k, n, n); smaller spans are zero-padded."""
     most = max(map(len, spans))
     return torch.stack(
         [torch.cat([span, span.new_zeros(most - len(span), *span.shape[1:])]) for span in spans]
@@ -134,7 +134,7 @@ def _stack(spans: Sequence[Tensor]) -> Tensor:
 
 
 class _Search:
-    """Starts for P and Q on their way to the smallest distance, for several algebras at once."""
+    """Random starts for P and Q, improved step by step, for several algebras at once."""
 
     def __init__(self, span: Tensor, others: Tensor) -> None:
         self.flat, self.others, self.n = span.flatten(1), others.unsqueeze(1), span.shape[-1]
@@ -143,15 +143,15 @@ class _Search:
         self.P, self.Q = (_draw_orthogonal(shape, generator) for _ in "PQ")
 
     def turn(self) -> tuple[Tensor, Tensor]:
-        """P L_j Qᵀ as (algebras, starts, k', n²), and its products with the basis of A."""
-        # one product for all j: beside each other for P, on top of each other for Q
+        """Return P L_j Qᵀ as (algebras, starts, k', n²), and its products with the basis of A."""
+        # one matrix product for all j: side by side for P, stacked for Q
         wide = self.P @ self.others.movedim(-3, -2).flatten(-2)
         high = wide.unflatten(-1, (-1, self.n)).flatten(-3, -2) @ self.Q.mT
         matrices = high.unflatten(-2, (self.n, -1)).transpose(-3, -2).flatten(-2)
         return matrices, matrices @ self.flat.mT
 
     def step(self) -> Tensor:
-        """Improves P, then Q; the traces of before."""
+        """Improve P, then Q; return the traces from before the step."""
         _, products = self.turn()
         projected = (products @ self.flat).unflatten(-1, (self.n, self.n))
         turned = self.others @ self.Q.mT.unsqueeze(-3)  # (P L_j Qᵀ) is linear in P
@@ -163,21 +163,21 @@ class _Search:
         return trace
 
     def keep(self, trace: Tensor, count: int) -> None:
-        """Goes on with the best starts alone."""
+        """Keep only the best starts."""
         best = trace.topk(count, dim=-1).indices[..., None, None]
         self.P, self.Q = (X.take_along_dim(best, dim=1) for X in (self.P, self.Q))
 
     def distances(self) -> Tensor:
-        """The smallest distance for each algebra."""
+        """Return the smallest distance for each algebra."""
         matrices, products = self.turn()
-        # what the turned span leaves of A; k − trace would lose half of the digits near a match
+        # what the rotated span leaves of A; k − trace would lose half of the digits near a match
         rest = self.flat - products.mT @ matrices
         gaps: Tensor = rest.square().sum((-2, -1)).amin(-1) / len(self.flat)
         return gaps.sqrt()
 
 
 def _distances(span: Tensor, others: Tensor) -> Tensor:
-    """Distances of one span from several, (k, n, n) and (algebras, k', n, n)."""
+    """Return the distances of a span (k, n, n) from others (algebras, k', n, n)."""
     search = _Search(span, others)
     for count in KEPT:
         for _ in range(ROUND):
@@ -192,19 +192,19 @@ def _distances(span: Tensor, others: Tensor) -> Tensor:
 
 
 def _sum_of_products(left: Tensor, right: Tensor) -> Tensor:
-    """Σ_j left_j @ right_j over the third axis from the end, as one product."""
+    """Return Σ_j left_j @ right_j over the third axis from the end, as one matrix product."""
     return left.movedim(-3, -2).flatten(-2) @ right.flatten(-3, -2)
 
 
 def _polar(matrices: Tensor) -> Tensor:
-    """The nearest orthogonal matrices."""
+    """Return the nearest orthogonal matrices."""
     left, _, right = torch.linalg.svd(matrices)
     nearest: Tensor = left @ right
     return nearest
 
 
 def _draw_orthogonal(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Uniform draws from O(n), rotations as well as reflections."""
+    """Draw uniformly from O(n), rotations and reflections."""
     normal = torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu")
     Q, R = torch.linalg.qr(normal)
     uniform: Tensor = Q * R.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)

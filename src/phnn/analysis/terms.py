@@ -1,4 +1,4 @@
-"""How much each Kronecker term of a layer contributes."""
+"""The contribution of each Kronecker term of a layer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["effective_terms", "usage"]
 
 
 def usage(A: Tensor, F: Tensor, groups: int = 1) -> Tensor:
-    r"""The norms of :math:`A_i \otimes F_i`, scaled so that their squares add up to one.
+    r"""Return the norms of :math:`A_i \otimes F_i`, scaled so that the squares sum to one.
 
     Args:
         A: The algebra, (terms, n, n).
@@ -27,11 +27,11 @@ def usage(A: Tensor, F: Tensor, groups: int = 1) -> Tensor:
 
 
 def effective_terms(spectrum: Tensor) -> float:
-    r"""How many equally strong terms would spread as the given ones do.
+    r"""Return the number of equally strong terms that would have the same spread.
 
-    With the singular values σ of the rearranged weight, :math:`(\sum σ^2)^2 / \sum σ^4`. Near the
-    number of terms that a layer has, all are in full use and more might help; far below it, fewer
-    would do.
+    It is :math:`(\sum σ^2)^2 / \sum σ^4` for the singular values σ of the rearranged weight. Close
+    to the number of terms of the layer, all terms are in full use and more might help; far below
+    it, fewer terms would be enough.
 
     Args:
         spectrum: From `phnn.decompose.spectrum`.

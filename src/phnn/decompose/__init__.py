@@ -1,4 +1,4 @@
-"""Inverting the assembly: dense weights into (A, F), algebras into (U, V, W)."""
+"""Decompositions: dense weights into (A, F), algebras into (U, V, W)."""
 
 from phnn.decompose.bilinear import Declined, Decomposition, bilinear, bilinear_many
 from phnn.decompose.nearest import Nearest, divisors, errors, nearest, nearest_shared, spectrum

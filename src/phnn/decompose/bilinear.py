@@ -1,16 +1,16 @@
-r"""From an algebra to the few multiplications that compute its product.
+r"""CP decompositions of algebras: products in few multiplications.
 
-An algebra of rank R is a sum of R products of one number with one number:
+An algebra of CP rank R needs R multiplications of one number by one number:
 
 .. math:: A[i, a, b] = \sum_{r=1}^{R} U[i, r] \, W[a, r] \, V[b, r]
 
-so a PH layer mixes its inputs with V and its filters with U, multiplies R times, and mixes the
+A PH layer mixes its inputs with V and its filters with U, multiplies R times, and mixes the
 outputs with W. A dense layer multiplies n² times; a generic algebra needs about ⌈n³/(3n − 2)⌉: 2 or
 3 for n = 2, 5 for n = 3, 7 for n = 4, 24 for n = 8.
 
-Some tensors are limits of tensors of a smaller rank: the dual numbers, of rank 3, are the limit of
-tensors of rank 2. There the error becomes small only with terms that grow and cancel each other, so
-a rank is accepted with a small error *and* a bounded growth.
+Some tensors are limits of tensors of a smaller rank: the dual numbers have rank 3 and are a limit
+of tensors of rank 2. Such a fit has a small error only with huge terms that cancel each other. So a
+rank is accepted only with a small error *and* a bounded growth.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ __all__ = ["Declined", "Decomposition", "bilinear", "bilinear_many"]
 
 @dataclass(frozen=True, eq=False)
 class Decomposition:
-    r"""An algebra as R products, and how well they stand for it.
+    r"""A CP decomposition of an algebra, with its accuracy.
 
     Attributes:
         factors: U, V and W, float64 on the CPU.
-        error: Relative Frobenius error: zero for most named algebras, of the order of 1e-16 for
-            learned ones, and never above the tolerance.
+        error: Relative Frobenius error: zero for most named algebras, about 1e-16 for learned ones,
+            and never above the tolerance.
         growth: Size of the terms, :math:`\sum_r \lVert u_r\rVert \lVert v_r\rVert \lVert w_r\rVert
-            / \lVert A\rVert`; at least 1, and about how much the rounding of each is amplified.
-        searched: Whether every smaller rank was excluded by a bound or tried in vain; False when
-            a rank was given, or when the time ended before all were tried.
+            / \lVert A\rVert`; at least 1, and about the factor by which it amplifies rounding.
+        searched: Whether every smaller rank was excluded by a bound or failed; False when a rank
+            was given, or when the time was over before all were tried.
     """
 
     factors: Factors = field(repr=False)
@@ -54,16 +54,16 @@ class Decomposition:
 
     @property
     def rank(self) -> int:
-        """The number of products R."""
+        """The CP rank R."""
         return self.factors.rank
 
 
 @dataclass(frozen=True)
 class Declined:
-    """An algebra for which no decomposition was found.
+    """An algebra without a known decomposition.
 
     Attributes:
-        reason: What was tried, and how far it went.
+        reason: What was tried, and how it failed.
     """
 
     reason: str
@@ -77,22 +77,22 @@ def bilinear(
     bound: float = 30.0,
     seconds: float = 60.0,
 ) -> Decomposition:
-    r"""The product of an algebra in as few multiplications as can be found.
+    r"""Return the CP decomposition of an algebra with the smallest rank that can be found.
 
-    The algebras whose rank is known have exact algorithms with small rational entries:
-    split-complex 2, complex and dual 3, tessarine 6, 2×2 matrices 7, quaternion 8. So have larger
-    ones made of them, Clifford algebras, octonions and sedenions; there a solver tries to do with
-    fewer, up to n = 8. For learned algebras it searches alone. The same A gives the same result.
+    Algebras of known rank have exact decompositions with small rational entries: split-complex 2,
+    complex and dual 3, tessarine 6, 2×2 matrices 7, quaternion 8. So do larger algebras made of
+    them, Clifford algebras, octonions and sedenions; for these, up to n = 8, a solver tries smaller
+    ranks. Learned algebras are left to the solver. The same A gives the same result.
 
     Args:
-        A: The algebra, (terms, n, n), a tensor or a named one.
-        rank: The number of products; the smallest that is found by default.
-        tol: Largest relative Frobenius error that is accepted. Whatever it is, an algebra of known
-            rank is given exactly, unless another rank is asked for.
+        A: The algebra: a tensor (terms, n, n), or a known algebra.
+        rank: The CP rank; by default the smallest that is found.
+        tol: Largest relative Frobenius error that is accepted. An algebra of known rank is exact
+            all the same, unless another rank is asked for.
         bound: Largest growth that is accepted.
-        seconds: Processor time after which the search ends. A random algebra takes about 0.1 s for
-            n = 4 and 10 s for n = 8; n = 16 would take many minutes and is declined at once, unless
-            they are allowed.
+        seconds: Processor time for the search. A random algebra takes about 0.1 s for n = 4 and
+            10 s for n = 8; n = 16 would take many minutes and is declined at once, unless
+            `seconds` allows them.
 
     Raises:
         RuntimeError: No decomposition was found; the message says why.
@@ -121,16 +121,18 @@ def bilinear_many(
     seconds: float = 60.0,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Decomposition | Declined]:
-    """The same for many algebras, all the layers of a network, together; equal ones count once.
+    """Return the decompositions of many algebras, such as those of all layers of a network.
+
+    They are searched together, and equal ones once.
 
     Args:
-        algebras: Tensors (terms, n, n), or named algebras, of any shapes.
-        rank: The number of products for all; the smallest that is found for each by default.
+        algebras: Tensors (terms, n, n) of any shapes, or known algebras.
+        rank: The CP rank of all; by default the smallest that is found for each.
         tol: Largest relative Frobenius error that is accepted.
         bound: Largest growth that is accepted.
-        seconds: Processor time for each of the different algebras; all of them share the sum.
-        progress: Called with the number of algebras that are finished and the number of all, the
-            equal ones counted once, whenever the first changes.
+        seconds: Processor time for each distinct algebra; together they share the sum.
+        progress: Called with the number of distinct algebras that are done and of all of them,
+            whenever the first number changes.
 
     Example:
         >>> from phnn import algebra
@@ -150,7 +152,7 @@ def bilinear_many(
 
 
 def _structure(A: Tensor | Algebra) -> Tensor:
-    """The tensor (terms, n, n) in float64 on the CPU, checked."""
+    """Return the tensor (terms, n, n), checked, in float64 on the CPU."""
     if isinstance(A, Algebra):
         return A.structure
     if not isinstance(A, Tensor):
@@ -170,7 +172,7 @@ def _structure(A: Tensor | Algebra) -> Tensor:
 
 
 def _run(searches: list[Search], request: Request, progress: Callable[[int, int], None]) -> None:
-    """Probes in rounds: one call of the solver for all that ask for the same shape and rank."""
+    """Probe in rounds: one call of the solver for all searches of the same shape and rank."""
     deadline = time.thread_time() + request.seconds * len(searches)
     finished = -1
     while True:
@@ -184,15 +186,15 @@ def _run(searches: list[Search], request: Request, progress: Callable[[int, int]
             progress(done, len(searches))
         if not groups or time.thread_time() > deadline:
             return
-        # the small ones first: what the clock may cut off is the work on the large
+        # the small ones first: if time runs out, it should be on the large ones
         (_, rank), group = min(groups.items(), key=lambda item: (item[0][0].numel(), item[0][1]))
         _probe(group, rank, request, deadline)
 
 
 def _probe(group: list[Search], rank: int, request: Request, deadline: float) -> None:
-    """Asks the solver for one rank of several tensors of one shape."""
+    """Ask the solver for one rank of several tensors of one shape."""
     cores = torch.stack([search.core for search in group])
-    # half of tol for the fit; the rest is for what the compression to the core left out
+    # half of tol for the fit; the compression to the core has used some of the rest
     fit = solver.solve(cores, rank, tol=request.tol / 2, bound=request.bound, deadline=deadline)
     is_late = time.thread_time() > deadline
     for index, search in enumerate(group):
@@ -208,7 +210,7 @@ def _result(search: Search) -> Decomposition | Declined:
         return Declined(search.reason())
     size = search.A.norm()
     return Decomposition(
-        factors=each(torch.clone, found),  # the exact ones belong to a table
+        factors=each(torch.clone, found),  # exact factors belong to a shared table
         error=float((found.tensor() - search.A).norm() / size),
         growth=float(found.growth() / size),
         searched=search.is_complete and search.request.rank is None,

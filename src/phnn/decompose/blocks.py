@@ -1,8 +1,8 @@
-r"""A dense weight seen as blocks, the way a sum of Kronecker products sees it.
+r"""A dense weight as the blocks of a sum of Kronecker products.
 
-Every weight becomes (groups, n_out, P, n_in, Q, K): output component and channel in it, input
-component and channel in it, kernel position. A transposed convolution is the convolution of its
-zero-inserted input with the kernel flipped, so that all layers have one form here.
+Every weight becomes (groups, n_out, P, n_in, Q, K): output component and its channels, input
+component and its channels, kernel position. A transposed convolution is a convolution of the
+zero-inserted input with the flipped kernel, so one layout serves all layers.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ __all__ = ["Blocks", "canonical", "check_weight"]
 
 @dataclass(frozen=True)
 class Blocks:
-    """Where the blocks of one weight lie.
+    """The block structure of one weight.
 
     Attributes:
-        shape: Of the weight in torch's layout.
+        shape: Shape of the weight in torch's layout.
         n_out: Components of the output.
         n_in: Components of the input.
         groups: Groups of the convolution.
@@ -49,18 +49,18 @@ class Blocks:
 
     @property
     def size(self) -> int:
-        """Numbers in the weight."""
+        """Number of entries of the weight."""
         return math.prod(self.shape)
 
     @property
     def inner(self) -> tuple[int, int]:
-        """P and Q, the channels of one output and of one input component of a group."""
+        """P and Q: the channels of an output component and of an input component, in one group."""
         first, second = self.shape[0] // self.groups, self.shape[1]
         out, into = (second, first) if self.transposed else (first, second)
         return out // self.n_out, into // self.n_in
 
     def split(self, weight: Tensor) -> Tensor:
-        """Return the weight of `canonical` as (groups, n_out, P, n_in, Q, K)."""
+        """Return a weight in the layout of `canonical` as (groups, n_out, P, n_in, Q, K)."""
         blocks: Tensor = weight.unflatten(2, (self.n_in, -1)).unflatten(1, (self.n_out, -1))
         return blocks
 
@@ -95,7 +95,7 @@ def canonical(weight: Tensor, groups: int = 1, transposed: bool = False) -> Tens
 
 
 def check_weight(weight: Tensor) -> None:
-    """Refuse a weight that holds no real numbers to decompose."""
+    """Raise an error for a weight without real numbers to decompose."""
     if weight.is_meta:
         raise ValueError("the weight is on the meta device and holds no numbers to decompose")
     if not weight.is_floating_point():

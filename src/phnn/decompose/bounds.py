@@ -13,7 +13,7 @@ __all__ = ["by_fibers", "compress", "lower_bound"]
 
 
 def _numerical_rank(singular: Tensor, tol: float) -> int:
-    """The number of singular values that cannot be left out with a relative error of tol."""
+    """Return how many singular values are needed for a relative error of at most tol."""
     tails = singular.square().flip(0).cumsum(0).sqrt()
     return int((tails > tol * tails[-1]).sum())
 
@@ -23,7 +23,7 @@ def _unfoldings(T: Tensor) -> list[Tensor]:
 
 
 def compress(A: Tensor, tol: float) -> tuple[Tensor, Factors]:
-    """The core of a tensor in orthonormal bases of its three column spaces (Tucker).
+    """Return the core of a tensor in orthonormal bases of its three column spaces (Tucker).
 
     Returns:
         The core, and the bases in the order of U, V, W.
@@ -39,10 +39,11 @@ def compress(A: Tensor, tol: float) -> tuple[Tensor, Factors]:
 
 
 def lower_bound(core: Tensor, tol: float) -> int:
-    """A rank below which no tensor is within tol: by the unfoldings, and by Strassen's equations.
+    """Return a lower bound on the rank of all tensors within tol.
 
-    Three matrices X, Y, Z, combinations of the slices, form the matrix [0 Z −Y; −Z 0 X; Y −X 0]. It
-    has rank 2 for a tensor of rank 1, so at most 2R for one of rank R (V. Strassen, "Rank and
+    One bound comes from the unfoldings, another from Strassen's equations. There, three
+    combinations X, Y, Z of the slices form the matrix [0 Z −Y; −Z 0 X; Y −X 0]. It has rank 2 for a
+    tensor of rank 1, so at most 2R for a tensor of rank R (V. Strassen, "Rank and
     optimal computation of generic tensors", 1983).
     """
     singular = [torch.linalg.svdvals(unfolding) for unfolding in _unfoldings(core)]
@@ -64,9 +65,9 @@ def lower_bound(core: Tensor, tol: float) -> int:
 
 
 def by_fibers(core: Tensor) -> Factors:
-    """One product for each fiber that is not zero, along the axis that has the fewest of them.
+    """Return one product for each nonzero fiber, along the axis with the fewest of them.
 
-    At most n² products, as many as a dense layer; what is left when nothing better exists.
+    These are at most n² products, as many as a dense layer has: the last resort.
     """
     axis = min(range(3), key=lambda axis: int(_unfoldings(core)[axis].any(0).sum()))
     fibers = _unfoldings(core)[axis]

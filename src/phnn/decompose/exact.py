@@ -1,16 +1,16 @@
-r"""Exact algorithms: the named algebras in few multiplications, with small rational entries.
+r"""Exact CP decompositions of known algebras, with small rational entries.
 
-A table holds the classical ones (Gauss's three products for a complex one, Strassen's seven for
-2×2 matrices, Howell and Lafon's eight for quaternions). Others are taken apart: direct sums and
-tensor products into their parts, matrices into blocks, Clifford algebras into a tensor product of
-2×2 matrices, quaternions, complex and split-complex numbers, circular convolution by the Fourier
-transform. What is left of the algebras whose basis elements multiply to ± basis elements
-(octonions, sedenions) takes one product for each character of the group behind it and one for each
-sign that no change of signs removes: n(n − 1)/2 + 2 products, 30 for octonions.
+A table holds the classical ones (Gauss's three products for complex numbers, Strassen's seven for
+2×2 matrices, Howell and Lafon's eight for quaternions). Others are composed: direct sums and tensor
+products from their components, matrices from blocks, Clifford algebras from 2×2 matrices,
+quaternions, complex and split-complex numbers, circular convolution from the Fourier transform. In
+the remaining algebras (octonions, sedenions) basis elements multiply to ± basis elements. They take
+one product for each character of the underlying group, and one for each sign that no change of
+signs removes: n(n − 1)/2 + 2 products, 30 for octonions.
 
-Entries are integers over powers of two, so float64 holds them and their products without rounding
-(the Fourier transform alone rounds). An algebra is recognised by the values of its structure
-constants, whatever it is called.
+Entries are integers over powers of two, so float64 holds them and their products without rounding;
+only the Fourier transform rounds. Algebras are recognised by their structure constants, not by
+their names.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ __all__ = ["Exact", "find"]
 
 
 class Exact(NamedTuple):
-    """An exact algorithm.
+    """An exact decomposition.
 
     Attributes:
-        factors: Its U, V, W.
-        optimal: Whether no algorithm has fewer products, by a theorem.
+        factors: U, V and W.
+        optimal: Whether a theorem says that no rank is smaller.
     """
 
     factors: Factors
@@ -44,7 +44,7 @@ class Exact(NamedTuple):
 
 
 def find(A: Tensor) -> Exact | None:
-    """The exact algorithm with the fewest products that is known for these structure constants.
+    """Return the exact decomposition with the smallest known rank, or None.
 
     Args:
         A: Structure constants (n, n, n) in float64, compared exactly.
@@ -73,7 +73,7 @@ def _matrix(rows: Sequence[Sequence[int]], denominator: int = 1) -> Tensor:
 
 @functools.cache
 def _table() -> tuple[tuple[Algebra, Factors], ...]:
-    """Algebras whose rank is known, with an algorithm that reaches it."""
+    """Return the algebras of known rank, with a decomposition of that rank."""
     split = [[1, 1], [1, -1]]
     gauss = _matrix([[1, 0, 1], [0, 1, 1]])  # ac, bd, (a + b)(c + d)
     split_complex = Factors(_matrix(split), _matrix(split), _matrix(split, 2))
@@ -94,7 +94,10 @@ def _table() -> tuple[tuple[Algebra, Factors], ...]:
 
 
 def _strassen() -> Factors:
-    """V. Strassen, "Gaussian elimination is not optimal", 1969; E11, E12, E21, E22 in rows."""
+    """Return the decomposition of V. Strassen, "Gaussian elimination is not optimal", 1969.
+
+    The rows are E11, E12, E21, E22.
+    """
     return Factors(
         U=_matrix(
             [
@@ -124,7 +127,7 @@ def _strassen() -> Factors:
 
 
 def _howell_lafon() -> Factors:
-    """T. Howell and J.-C. Lafon, "The complexity of the quaternion product", 1975."""
+    """Return that of Howell and Lafon, "The complexity of the quaternion product", 1975."""
     return Factors(
         U=_matrix(
             [
@@ -155,22 +158,22 @@ def _howell_lafon() -> Factors:
 
 
 def _add(parts: Sequence[Factors]) -> Factors:
-    """The direct sum: the products of one part, then those of the next."""
+    """Return the decomposition of a direct sum: the products of each summand in turn."""
     return each(torch.block_diag, *parts)
 
 
 def _multiply(a: Factors, b: Factors) -> Factors:
-    """The tensor product: every product of a is one of numbers of the algebra b."""
+    """Return the decomposition of a tensor product: each product of a multiplies in b."""
     return each(torch.kron, a, b)
 
 
 def _change_basis(factors: Factors, into: Tensor, back: Tensor) -> Factors:
-    """The algorithm for another basis: map both operands by `into`, the product by `back`."""
+    """Change the basis: map both operands by `into`, the product by `back`."""
     return Factors(into.mT @ factors.mixing, into.mT @ factors.V, back @ factors.W)
 
 
 def _cyclic(n: int) -> Factors:
-    """Circular convolution: real and complex products of the coefficients of Fourier."""
+    """Return circular convolution: real and complex products of Fourier coefficients."""
     frequency = torch.arange(n, dtype=torch.float64).view(-1, 1)
     angle = 2 * math.pi / n * (frequency * torch.arange(n) % n)
     rows, inverse, parts = [], [], []
@@ -180,7 +183,7 @@ def _cyclic(n: int) -> Factors:
             rows += [angle[k].cos()]
             inverse += [angle[k].cos() / n]
             parts += [by_name["real"]]
-        else:  # the frequency −k is the conjugate and counts by the factor 2
+        else:  # the frequency −k is the conjugate, so this one counts twice
             rows += [angle[k].cos(), -angle[k].sin()]
             inverse += [angle[k].cos() * 2 / n, -angle[k].sin() * 2 / n]
             parts += [by_name["complex"]]
@@ -188,7 +191,7 @@ def _cyclic(n: int) -> Factors:
 
 
 def _as_sum(A: Tensor) -> Factors | None:
-    """Splits a direct sum a ⊕ b at the first place where it falls apart."""
+    """Split a direct sum a ⊕ b at the first index where it decomposes."""
     for p in range(1, len(A)):
         a, b = A[:p, :p, :p], A[p:, p:, p:]
         if a.count_nonzero() + b.count_nonzero() == A.count_nonzero():
@@ -198,7 +201,7 @@ def _as_sum(A: Tensor) -> Factors | None:
 
 
 def _as_product(A: Tensor) -> Factors | None:
-    """Splits a tensor product a ⊗ b with the smallest a that divides it."""
+    """Split a tensor product a ⊗ b with the smallest possible a."""
     n = len(A)
     for p in (p for p in range(2, n) if n % p == 0):
         q = n // p
@@ -212,12 +215,12 @@ def _as_product(A: Tensor) -> Factors | None:
 
 
 def _as_matrices(A: Tensor) -> Factors | None:
-    """Matrices of even size k as 2×2 matrices of blocks."""
+    """Split matrices of even size k into 2×2 matrices of blocks."""
     k = math.isqrt(len(A))
     if k % 2 or not _equal(A, algebra.matrix(k).structure):
         return None
     half = k // 2
-    # E_pq ⊗ E_st stands at (p, q, s, t), and in the large matrix in row (p, s), column (q, t)
+    # E_pq ⊗ E_st has index (p, q, s, t); in the large matrix it is in row (p, s), column (q, t)
     places = torch.arange(k * k).view(2, half, 2, half).transpose(1, 2).flatten()
     into = torch.eye(k * k, dtype=A.dtype)[places]
     blocks = [find(algebra.matrix(size).structure) for size in (2, half)]
@@ -232,7 +235,7 @@ def _compose(
 
 
 def _signs(A: Tensor) -> Tensor | None:
-    """The signs s of `e_i e_b = s[i, b] e_(i xor b)`, each −1, 0 or 1, if A has that form."""
+    """Return the signs s of `e_i e_b = s[i, b] e_(i xor b)`, if A has that form."""
     n = len(A)
     if n & (n - 1):
         return None
@@ -244,7 +247,7 @@ def _signs(A: Tensor) -> Tensor | None:
 
 
 def _as_blades(A: Tensor) -> Factors | None:
-    """Splits a Clifford algebra into commuting factors of dimension 4 and 2.
+    """Split a Clifford algebra into commuting factors of dimension 4 and 2.
 
     Each is generated by basis elements, so the change of basis is a permutation with signs.
     """
@@ -262,12 +265,12 @@ def _as_blades(A: Tensor) -> Factors | None:
     into = torch.zeros(len(A), len(A), dtype=A.dtype)
     into[torch.arange(len(A)), places] = values
     factors = _change_basis(functools.reduce(_multiply, parts), into, into.mT)
-    # the steps above took the algebra for an associative one; whether it is shows here
+    # the steps above assume an associative algebra; here it is checked
     return factors if torch.equal(factors.tensor(), A) else None
 
 
 def _span(signs: Tensor, group: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Places and signs of the basis 1, z or 1, x, y, xy that the group generates."""
+    """Return indices and signs of the basis 1, z or 1, x, y, xy that the group generates."""
     if len(group) == 1:
         return torch.tensor([0, group[0]]), torch.ones(2, dtype=signs.dtype)
     x, y = group
@@ -276,13 +279,13 @@ def _span(signs: Tensor, group: Sequence[int]) -> tuple[Tensor, Tensor]:
 
 
 def _generated(squares: Sequence[int]) -> Factors:
-    """The algorithm for one generator with this square, or two that anticommute."""
+    """Return the decomposition for one generator, or two that anticommute, with these squares."""
     known = algebra.cayley_dickson(squares)
     return next(factors for other, factors in _table() if other == known)
 
 
 def _commuting_groups(signs: Tensor) -> list[list[int]] | None:
-    """Basis elements that generate the algebra: anticommuting pairs, then those that commute."""
+    """Return generators among the basis elements: anticommuting pairs, then commuting ones."""
     group = list(range(len(signs)))
     found: list[list[int]] = []
     while (pair := _anticommuting(signs, group)) is not None:
@@ -291,17 +294,17 @@ def _commuting_groups(signs: Tensor) -> list[list[int]] | None:
     if not torch.equal(signs[group][:, group], signs[group][:, group].mT):
         return None
     spanned = {0}
-    # elements of square +1 first: two products each, where those of −1 and 0 take three
+    # elements of square +1 first: they take two products each, those of −1 and 0 take three
     for z in sorted(group, key=lambda g: -signs[g, g]):
         if z not in spanned:
             found.append([z])
             spanned |= {s ^ z for s in spanned}
-    # without associativity what commutes with a pair need not be a complement of it
+    # without associativity, what commutes with a pair may not be its complement
     return found if 2 ** sum(map(len, found)) == len(signs) else None
 
 
 def _anticommuting(signs: Tensor, group: Sequence[int]) -> list[int] | None:
-    """A pair that generates the 2×2 matrices (7 products) or else the quaternions (8)."""
+    """Return a pair that generates the 2×2 matrices (rank 7), or else the quaternions (8)."""
     s = signs.tolist()
     for second in (1, -1):
         for x, y in itertools.product(group, repeat=2):
@@ -311,7 +314,7 @@ def _anticommuting(signs: Tensor, group: Sequence[int]) -> list[int] | None:
 
 
 def _as_signs(A: Tensor) -> Factors | None:
-    """One product for each character of the group (Z/2)^k, and one for each wrong sign."""
+    """Use one product for each character of the group (Z/2)^k, and one for each wrong sign."""
     signs = _signs(A)
     if signs is None:
         return None
@@ -332,11 +335,11 @@ def _as_signs(A: Tensor) -> Factors | None:
 
 
 def _flips(signs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Signs f, g, h for which `f[i] g[b] h[i xor b]` agrees with many of the given ones."""
+    """Return signs f, g, h such that `f[i] g[b] h[i xor b]` equals many of the given ones."""
     n = len(signs)
     i, b = torch.arange(n).view(-1, 1), torch.arange(n)
     f, g, h = (torch.ones(n, dtype=signs.dtype) for _ in range(3))
-    for _ in range(n):  # each is the best for the other two; a few rounds suffice
+    for _ in range(n):  # each becomes optimal for the other two; a few rounds are enough
         h = _majority(
             torch.zeros_like(h).index_add(
                 0, (i ^ b).flatten(), (f.view(-1, 1) * g * signs).flatten()

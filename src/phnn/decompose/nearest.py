@@ -1,15 +1,15 @@
-r"""From a dense weight to the nearest sum of Kronecker products.
+r"""The sum of Kronecker products nearest to a dense weight.
 
-Rearranged so that the n_out × n_in blocks are its rows and the entries of a block its columns, a
-sum of m Kronecker products is a matrix of rank m:
+Rearrange a weight: its n_out × n_in blocks become rows, the entries of a block columns. A sum of m
+Kronecker products is then a matrix of rank m:
 
 .. math:: R[(a, b), (o, c)] = H[a, o, b, c] = \sum_i A_i[a, b] \cdot F_i[o, c]
 
-so the nearest one is a truncated singular value decomposition of R (Van Loan and Pitsianis,
-"Approximation with Kronecker Products", 1993), and the tail of its spectrum is the error.
+So a truncated singular value decomposition of R is the nearest one (Van Loan and Pitsianis,
+"Approximation with Kronecker Products", 1993), and the tail of the spectrum is the error.
 
-With the second moment of what the layer receives, the error of its outputs counts instead of that
-of its weight; see `phnn.decompose.activations`.
+Given the second moment of the layer's inputs, the error of the outputs is minimised instead of that
+of the weight; see `phnn.decompose.activations`.
 """
 
 from __future__ import annotations
@@ -32,15 +32,14 @@ __all__ = ["Nearest", "divisors", "errors", "nearest", "nearest_shared", "spectr
 
 @dataclass(frozen=True)
 class Nearest:
-    r"""A PH weight beside the dense one it stands for.
+    r"""The PH weight nearest to a dense one.
 
     Attributes:
-        A: The algebra, (terms, n_out, n_in). All its terms have one norm, and F carries the scale.
+        A: The algebra, (terms, n_out, n_in). All terms have the same norm; F carries the scale.
         F: The filters, as a PH layer holds them.
-        error: :math:`\lVert W - H \rVert_F / \lVert W \rVert_F`; of a fit to activations,
+        error: :math:`\lVert W - H \rVert_F / \lVert W \rVert_F`; for a fit to activations,
             :math:`\lVert (W - H) X \rVert / \lVert W X \rVert`.
-        spectrum: Singular values of the rearranged weight, largest first: what each further term
-            would add.
+        spectrum: Singular values of the rearranged weight, largest first: what each term adds.
     """
 
     A: Tensor
@@ -66,13 +65,13 @@ def nearest(
             \*k).
         n: Dimension of the algebra, or a pair (n_out, n_in).
         terms: Number of Kronecker terms, n by default; n² reproduces every weight.
-        algebra: A known algebra to keep; then the filters alone are fitted, by least squares.
+        algebra: A known algebra to keep; then only the filters are fitted, by least squares.
         groups: Groups of the convolution; one A serves all of them.
         transposed: Whether the weight is that of a transposed convolution.
         second_moment: Sum of :math:`x x^\top` over the patches x that the layer sees, (in/groups ·
-            k)² for each group, with a leading axis for the groups where there are several. The
-            patches of a transposed convolution are those of its zero-inserted input. With it, the
-            error of the layer's outputs is minimised instead of that of its weight.
+            k)² for each group, with a leading axis if there are several groups. The patches of a
+            transposed convolution are those of its zero-inserted input. If it is given, the fit
+            minimises the error of the layer's outputs instead of that of its weight.
 
     Example:
         >>> A, F = torch.randn(2, 2, 2), torch.randn(6, 4)
@@ -121,12 +120,12 @@ def nearest_shared(
     """Return the nearest sums for several weights that share one algebra.
 
     Args:
-        weights: Dense weights; each counts by its squared norm.
+        weights: Dense weights; each counts with its squared norm.
         n: Dimension of the algebra, or a pair (n_out, n_in).
         terms: Number of Kronecker terms, n by default.
         algebra: A known algebra to keep.
         groups: Groups of each weight, 1 by default.
-        transposed: Whether each is of a transposed convolution, False by default.
+        transposed: Whether each is the weight of a transposed convolution, False by default.
     """
     if not weights:
         raise ValueError("give at least one weight")
@@ -179,7 +178,7 @@ def _blocks(weight: Tensor, structure: Structure, groups: int, transposed: bool)
 
 
 def _norm(structure: Structure) -> float:
-    """Return the norm of each term of a learned A: together they have that of a fresh layer."""
+    """Return the norm of each term of a learned A; together they have the norm of a new layer."""
     if structure.is_square:
         return math.sqrt(structure.n_out)
     return math.sqrt(structure.n_out * structure.n_in / structure.terms)
@@ -222,7 +221,7 @@ class _Rearranged:
         if device.type not in ("cpu", "cuda"):
             device = torch.device("cpu")  # not all others have float64
         gram = torch.zeros(len(matrix), len(matrix), dtype=torch.float64, device=device)
-        for part in matrix.split(max(1, 2**20 // len(matrix)), dim=1):  # what fits a cache
+        for part in matrix.split(max(1, 2**20 // len(matrix)), dim=1):  # fits a cache
             exact = part.to(device).double()
             gram.addmm_(exact, exact.mT)
         gram = gram.cpu()
@@ -251,7 +250,7 @@ class _Rearranged:
         )
 
     def _like(self, exact: Tensor) -> Tensor:
-        """Return a matrix in the precision of the weight, then where the weight is."""
+        """Return a matrix in the precision and on the device of the weight."""
         return exact.to(self.matrix.dtype).to(self.device)
 
 
@@ -266,7 +265,7 @@ def _main_directions(parts: Sequence[_Rearranged], terms: int) -> Tensor:
     matrix = parts[0].matrix.cpu().double()
     right = torch.linalg.eigh(parts[0].gram(rows=False)).eigenvectors.flip(1)[:, :terms]
     left = matrix @ right
-    if left.shape[1] < terms:  # more terms than the matrix has rank: any further directions do
+    if left.shape[1] < terms:  # more terms than the matrix has rank: any further directions will do
         left = torch.cat([left, torch.eye(rows, terms - left.shape[1], dtype=left.dtype)], dim=1)
     directions: Tensor = torch.linalg.qr(left).Q
     return directions.mT

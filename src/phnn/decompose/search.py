@@ -17,10 +17,10 @@ __all__ = ["Request", "Search"]
 
 @dataclass(frozen=True)
 class Request:
-    """What is accepted as a decomposition.
+    """The decompositions that are accepted.
 
     Args:
-        rank: The only rank, or None for the smallest.
+        rank: The required rank; None for the smallest.
         tol: Largest relative Frobenius error.
         bound: Largest growth.
         seconds: Processor time for each tensor.
@@ -45,10 +45,10 @@ class Request:
 
 
 class Search:
-    """What is known of the rank of one tensor, and what to try next.
+    """The state of the search for one tensor: what is known, and what to try next.
 
-    It begins at the rank of a generic tensor of the shape. As long as nothing has succeeded it goes
-    up by one; after a success it goes down in growing strides, and after a failure below a success
+    The search begins at the rank of a generic tensor of this shape. Until a rank succeeds, it goes
+    up by one. After a success it goes down in growing strides, and after a failure below a success
     it halves the interval.
 
     Args:
@@ -56,8 +56,8 @@ class Search:
         request: What is accepted.
 
     Attributes:
-        core: The tensor in bases of its column spaces, which the solver works on.
-        lower: Smaller ranks are excluded, by a bound or by a probe that failed.
+        core: The tensor in bases of its column spaces, for the solver.
+        lower: Smaller ranks are excluded, by a bound or by a failed probe.
         upper: This rank and larger ones need not be tried.
     """
 
@@ -82,12 +82,12 @@ class Search:
         self.upper = last if self._best is None else self._best.rank
 
     def _fits(self, factors: Factors) -> bool:
-        """Whether a decomposition that needed no solver is one of those asked for."""
+        """Return whether a decomposition that needed no solver is acceptable."""
         growth = float(factors.growth() / self.A.norm())
         return growth <= self.request.bound and self.request.rank in (None, factors.rank)
 
     def _expand(self, factors: Factors) -> Factors:
-        """From the core to the tensor itself."""
+        """Return the factors of the tensor itself, from those of the core."""
         return each(torch.matmul, self._bases, factors)
 
     @property
@@ -96,8 +96,8 @@ class Search:
         return self.lower >= self.upper
 
     def probe(self) -> int | None:
-        """The rank to try next, or None when there is nothing that can be tried."""
-        # what is too large for the given time is not begun: it would be lost at the end of it
+        """Return the rank to try next, or None if there is nothing to try."""
+        # do not begin what cannot end in the given time: the work would be lost
         if self.is_complete or self._estimate > self.request.seconds:
             return None
         if self._is_solved and self._failures:
@@ -110,26 +110,26 @@ class Search:
         return min(max(generic, self.lower), self.upper - 1)
 
     def succeed(self, factors: Factors) -> None:
-        """Takes note of a decomposition of the core."""
+        """Record a decomposition of the core."""
         if self._is_solved:
             self._stride *= 2
         self._is_solved = True
         self._best, self.upper = self._expand(factors), factors.rank
 
     def fail(self, rank: int, error: float, growth: float) -> None:
-        """Takes note of a rank that was tried in vain."""
+        """Record a rank that failed."""
         self._failures.append(f"rank {rank} leaves an error of {error:.1e} at growth {growth:.1f}")
         self.lower = rank + 1
 
     def found(self) -> Factors | None:
-        """The best decomposition so far; the one by fibers only if nothing else exists."""
+        """Return the best decomposition so far; the one by fibers only if there is no other."""
         return self._fibers if self._best is None and self.is_complete else self._best
 
     def reason(self) -> str:
-        """Why nothing was found."""
+        """Return why nothing was found."""
         what = f"the algebra of shape {tuple(self.A.shape)}"
         rank, seconds = self.request.rank, self.request.seconds
-        tried = self._failures[-1] if self._failures else "no rank was tried to its end"
+        tried = self._failures[-1] if self._failures else "no attempt was completed"
         if rank is not None and self.lower > rank and not self._failures:
             return f"{what} cannot have rank={rank}: its rank is at least {self.lower}"
         if self._estimate > seconds:

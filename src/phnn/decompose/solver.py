@@ -1,18 +1,19 @@
-r"""Least squares for sums of R products: many tensors, and many starts for each, at once.
+r"""Least-squares CP decompositions: many tensors, and many starts for each, at once.
 
-Every start minimises, with a weight μ that vanishes on the way,
+Every start minimises, with a weight μ that falls to zero,
 
 .. math:: \bigl\lVert T - \textstyle\sum_r u_r \otimes w_r \otimes v_r \bigr\rVert^2
           + \mu \bigl(\lVert U\rVert^2 + \lVert V\rVert^2 + \lVert W\rVert^2\bigr)
 
-by Levenberg–Marquardt steps on U, V and W together. The penalty holds the terms together while the
-fit is coarse; without it they grow and cancel each other. Once it is gone the convergence is
-quadratic and ends at the rounding of float64.
+by Levenberg–Marquardt steps on U, V and W together. The penalty keeps the terms small while the fit
+is coarse; without it they grow and cancel each other. When it is gone, convergence is quadratic and
+ends at the precision of float64.
 
 A step is solved in the space of the equations, one for each entry of T. There :math:`J J^\top` is a
-sum of three Kronecker products with the identity, so the Jacobian J is never built and one code
-serves ranks with more unknowns than equations and with fewer. A step costs each start one Cholesky
-factorisation of as many rows as T has entries: 64 for n = 4, 512 for n = 8, 4096 for n = 16.
+sum of three Kronecker products with the identity. So the Jacobian J is never built, and the number
+of unknowns may be larger or smaller than that of the equations. A step costs each start one
+Cholesky factorisation with as many rows as T has entries: 64 for n = 4, 512 for n = 8, 4096 for
+n = 16.
 """
 
 from __future__ import annotations
@@ -31,18 +32,18 @@ from phnn.functional import Factors, each
 __all__ = ["Fit", "estimate", "solve"]
 
 # The weight μ, for tensors of norm 1. Of 8 starts for each of 20 random 4×4×4 tensors at rank 7,
-# 99 % succeeded within 80 steps. A faster decay loses few of them, but ends with larger terms (0.1
-# from the quaternions at rank 8: growth 4.0 for 0.8, 8.7 for 0.6). Alternating least squares with a
-# vanishing proximal term brought 5 % of its starts to 1e-10 in 1000 sweeps.
+# 99 % succeeded within 80 steps. A faster decay loses few of them, but ends with larger terms (at
+# rank 8, 0.1 from the quaternions: growth 4.0 with decay 0.8, 8.7 with 0.6). Alternating least
+# squares with a vanishing proximal term brought 5 % of its starts to 1e-10 in 1000 sweeps.
 _REGULARISATION, _DECAY, _VANISHED = 1e-2, 0.8, 1e-5
 _DAMPING, _RELAX, _TIGHTEN = 0.1, 0.3, 4.0
-# below 1e-13 the factorisation meets its own rounding; above 1e3 a start no longer moves
+# below 1e-13 the factorisation is dominated by rounding; above 1e3 a start no longer moves
 _LEAST_DAMPING, _MOST_DAMPING = 1e-13, 1e3
-_STEPS, _CHECK = 200, 10  # most steps of a start, and how often the finished ones are let go
-_CONVERGED = 1e-14  # relative error below which further steps only stir the rounding
-_STALLED = 0.5  # a start that keeps more than this part of its error over _CHECK steps is given up
-_STARTS = (4, 12)  # the first few solve nearly everything; what remains gets more
-_CHUNK = 2**22  # numbers in the matrices that are factorised together: 32 MB
+_STEPS, _CHECK = 200, 10  # most steps of a start; steps between two removals of finished starts
+_CONVERGED = 1e-14  # relative error at which rounding dominates
+_STALLED = 0.5  # a start is given up if it keeps this share of its error over _CHECK steps
+_STARTS = (4, 12)  # the first few solve nearly all tensors; the others get more
+_CHUNK = 2**22  # entries of the matrices that are factorised together: 32 MB
 _TYPICAL, _SPEED = 45, 1e10  # steps of a start that succeeds, operations per second of a core
 
 
@@ -64,25 +65,26 @@ class Fit:
 
 
 def estimate(shape: torch.Size) -> float:
-    """About the seconds of one core for one rank of one tensor, if the first starts succeed.
+    """Return roughly the seconds of one core for one rank of one tensor.
 
-    Counted, not measured, so that what is too large does not depend on the machine or its load.
+    It assumes that the first starts succeed. It is computed, not measured, so which tensors are too
+    large does not depend on the machine or its load.
     """
     return _STARTS[0] * _TYPICAL * shape.numel() ** 3 / 3 / _SPEED
 
 
 def solve(targets: Tensor, rank: int, *, tol: float, bound: float, deadline: float) -> Fit:
-    """Fits `rank` terms to each of several tensors of one shape, none of them zero.
+    """Fit `rank` terms to each of several tensors of one shape, none of them zero.
 
-    The starts are drawn by a generator of their own and are the same for every tensor, so what is
-    found for one depends neither on its company nor on what was computed before.
+    The starts have their own random generator and are the same for every tensor. So the result for
+    one tensor depends neither on the other tensors nor on earlier computations.
 
     Args:
         targets: The tensors, (count, terms, n, n') in float64.
         rank: Number of terms.
         tol: Largest relative error that is accepted.
         bound: Largest growth that is accepted.
-        deadline: Value of `time.thread_time` at which the work stops where it is.
+        deadline: Value of `time.thread_time` at which the work stops.
     """
     size = targets.flatten(1).norm(dim=1).view(-1, 1, 1)
     targets = targets / size.unsqueeze(-1)
@@ -102,7 +104,7 @@ def solve(targets: Tensor, rank: int, *, tol: float, bound: float, deadline: flo
 
 
 def _random(shape: torch.Size, rank: int, starts: int, generator: torch.Generator) -> Factors:
-    """Starts whose terms together have about norm 1, as the tensors do."""
+    """Draw starts with a norm of about 1, which the tensors have."""
     terms, rows, columns = shape
 
     def draw(size: int) -> Tensor:
@@ -114,7 +116,7 @@ def _random(shape: torch.Size, rank: int, starts: int, generator: torch.Generato
 
 
 def _best_start(targets: Tensor, begin: Factors, tol: float, bound: float, deadline: float) -> Fit:
-    """Runs every start on every target; the accepted one with the smallest terms is the best."""
+    """Run every start on every target; the best is the accepted one with the smallest terms."""
     count, starts = len(targets), len(begin.V)
     pairs = torch.cartesian_prod(torch.arange(count), torch.arange(starts))
     chunk = max(1, _CHUNK // targets[0].numel() ** 2)
@@ -127,7 +129,7 @@ def _best_start(targets: Tensor, begin: Factors, tol: float, bound: float, deadl
     x = each(lambda *parts: torch.cat(parts), *ends)
     error, growth = torch.cat(errors).view(count, starts), x.growth().view(count, starts)
     accepted = (error <= tol) & (growth <= bound)
-    # accepted ones are sorted by growth, which stays below 1 here; the others by error, after them
+    # first the accepted ones by growth, mapped to values below 1; then the others by error
     choice = torch.where(accepted, growth / (1 + growth), 1 + error).argmin(1)
     place = torch.arange(count)
     chosen = each(lambda factor: factor[place * starts + choice], x)
@@ -135,7 +137,7 @@ def _best_start(targets: Tensor, begin: Factors, tol: float, bound: float, deadl
 
 
 def _improve(best: Fit, again: Tensor, found: Fit) -> Fit:
-    """Puts what was found for some of the tensors in the place of what is worse."""
+    """Replace the fits of some of the tensors by better ones."""
     better = found.accepted | (found.error < best.error[again])
     where = again.nonzero().flatten()[better]
 
@@ -149,7 +151,7 @@ def _improve(best: Fit, again: Tensor, found: Fit) -> Fit:
 
 
 def _descend(target: Tensor, x: Factors, deadline: float) -> tuple[Factors, Tensor]:
-    """Takes each start as far as it goes; returns where it ended, with the error there."""
+    """Take each start as far as it goes; return where it ended, with the error there."""
     ends, end_error = each(torch.clone, x), _error(target, x)
     place = torch.arange(len(target))
     damping = target.new_full((len(target),), _DAMPING)
@@ -186,7 +188,7 @@ def _cost(residual: Tensor, x: Factors, weight: float) -> Tensor:
 
 
 def _step(target: Tensor, x: Factors, damping: Tensor, weight: float) -> tuple[Factors, Tensor]:
-    r"""One Levenberg–Marquardt step of each start; one that does not descend is not taken.
+    r"""Take one Levenberg–Marquardt step of each start, unless it would not descend.
 
     With residual r and c = damping + μ, the minimum of
     :math:`\lVert J\delta + r\rVert^2 + \mu\lVert x + \delta\rVert^2
@@ -216,11 +218,11 @@ def _step(target: Tensor, x: Factors, damping: Tensor, weight: float) -> tuple[F
 
 
 def _equations(x: Factors) -> Tensor:
-    r"""The matrix :math:`J J^\top`, rows and columns indexed by (i, a, b)."""
+    r"""Return :math:`J J^\top`, with rows and columns indexed by (i, a, b)."""
     U, V, W = x.mixing, x.V, x.W
     (count, i, _), b, a = U.shape, V.shape[1], W.shape[1]
     matrix = U.new_zeros(count, i, a, b, i, a, b)
-    # the derivative by U meets only its own i, and so on: hence the diagonals
+    # the derivative by U involves only its own i, and so on: hence the diagonals
     matrix.diagonal(dim1=1, dim2=4).add_(_pairs(W, V))
     matrix.diagonal(dim1=2, dim2=5).add_(_pairs(U, V))
     matrix.diagonal(dim1=3, dim2=6).add_(_pairs(U, W))
@@ -228,7 +230,7 @@ def _equations(x: Factors) -> Tensor:
 
 
 def _pairs(left: Tensor, right: Tensor) -> Tensor:
-    """Products `Σ_r l[p, r] m[q, r] l[s, r] m[t, r]`, (count, p, q, s, t, 1)."""
+    """Return `Σ_r l[p, r] m[q, r] l[s, r] m[t, r]`, (count, p, q, s, t, 1)."""
     columns = (left.unsqueeze(2) * right.unsqueeze(1)).flatten(1, 2)
     sizes = (left.shape[1], right.shape[1])
     gram: Tensor = (columns @ columns.mT).unflatten(2, sizes).unflatten(1, sizes)
@@ -236,7 +238,7 @@ def _pairs(left: Tensor, right: Tensor) -> Tensor:
 
 
 def _transposed(x: Factors, z: Tensor) -> Factors:
-    r"""The product :math:`J^\top z`, shaped like the factors."""
+    r"""Return :math:`J^\top z`, shaped like the factors."""
     by_column = torch.einsum("piab,pbr->piar", z, x.V)
     return Factors(
         U=torch.einsum("piar,par->pir", by_column, x.W),

@@ -1,4 +1,4 @@
-"""The number of threads that small linear algebra is given."""
+"""The number of threads for small linear algebra."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import torch
 __all__ = ["one_thread"]
 
 _lock = threading.Lock()
-_inside = 0  # how many are in such a section
-_threads = 1  # what the first of them found
+_inside = 0  # how many sections are active
+_threads = 1  # the number of threads before the first of them
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Keeps linear algebra on one thread: its matrices are too small to share.
+    """Run linear algebra on one thread: its matrices are too small to share.
 
-    Threads meet after every step, and where other work keeps the cores busy they wait for each
-    other: 256 × 256 eigenvalues then took 5.7 s on two threads and 8 ms on one.
+    Threads synchronise after every step, and on busy cores they wait for each other: 256 × 256
+    eigenvalues then took 5.7 s on two threads and 8 ms on one.
 
-    Other threads keep the number that they have, but torch gives the one of here to those that use
-    it first meanwhile.
+    Python threads that already use torch keep their number of threads. Those that use torch for the
+    first time while a section is active start with one.
     """
     global _inside, _threads
     with _lock:

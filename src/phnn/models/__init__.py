@@ -1,4 +1,4 @@
-"""The networks of the paper: one class for each family, real or hypercomplex by an argument."""
+"""The networks of the paper; arguments choose between real and hypercomplex layers."""
 
 from phnn.models._network import Network
 from phnn.models.registry import create_model, list_models

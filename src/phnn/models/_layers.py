@@ -1,4 +1,4 @@
-"""The layers a network is built of: torch's own, or hypercomplex ones."""
+"""The layers that networks are built from: torch's own, or hypercomplex ones."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,11 +12,11 @@ from phnn.nn import PHConv2d, PHLinear
 
 
 class PadChannels(nn.Module):
-    """Puts channels of zeros in front, so that n divides their number: RGB becomes [0, R, G, B].
+    """Zero-pad the channels in front, so that n divides their number: RGB becomes [0, R, G, B].
 
     Args:
-        in_channels: number of channels of the input.
-        out_channels: number of channels of the output.
+        in_channels: Channels of the input.
+        out_channels: Channels of the output.
 
     Shape:
         (batch, in_channels, height, width) to (batch, out_channels, height, width).
@@ -36,19 +36,19 @@ class PadChannels(nn.Module):
         return nn.functional.pad(input, (0, 0, 0, 0, self.out_channels - self.in_channels, 0))
 
     def extra_repr(self) -> str:
-        """Both numbers of channels."""
+        """Return both channel counts."""
         return f"in_channels={self.in_channels}, out_channels={self.out_channels}"
 
 
 @dataclass(frozen=True)
 class Layers:
-    """Makes the layers of one network: real without `n` and `algebra`, hypercomplex with either.
+    """A factory for the layers of one network: hypercomplex with `n` or `algebra`, real without.
 
     Args:
-        n: dimension of the algebra that every layer learns.
-        algebra: the fixed algebra of every layer, which implies n.
-        terms: number of Kronecker terms of every layer.
-        rank: number of products that every learned algebra is limited to.
+        n: Dimension of the algebra that every layer learns.
+        algebra: The fixed algebra of every layer, which implies n.
+        terms: Number of Kronecker terms of every layer.
+        rank: CP rank that every learned algebra is limited to.
     """
 
     n: int | None = None
@@ -65,7 +65,7 @@ class Layers:
             value = getattr(self, name)
             if self.real and value is not None:
                 raise ValueError(
-                    f"{name}={value} is an option of hypercomplex layers: give n= as well"
+                    f"{name}={value} is an option of hypercomplex layers; give n= as well"
                 )
 
     @property
@@ -92,11 +92,11 @@ class Layers:
                 )
 
     def padded(self, channels: int) -> int:
-        """The next multiple of n."""
+        """Return the next multiple of n."""
         return -(-channels // self.dimension) * self.dimension
 
     def pad(self, in_channels: int) -> nn.Module:
-        """What brings the input to a number of channels that n divides."""
+        """Return the module that pads the input to a number of channels that n divides."""
         out_channels = self.padded(in_channels)
         return (
             nn.Identity() if out_channels == in_channels else PadChannels(in_channels, out_channels)
@@ -105,7 +105,7 @@ class Layers:
     def conv2d(
         self, in_channels: int, out_channels: int, kernel_size: int, stride: int = 1
     ) -> nn.Module:
-        """A convolution that keeps the size and has no bias, for a batch norm follows it."""
+        """Return a convolution that keeps the image size; without bias, as a batch norm follows."""
         layer = nn.Conv2d if self.real else PHConv2d
         return layer(
             in_channels,
@@ -118,7 +118,7 @@ class Layers:
         )
 
     def linear(self, in_features: int, out_features: int) -> nn.Module:
-        """A linear layer with bias."""
+        """Return a linear layer with bias."""
         layer = nn.Linear if self.real else PHLinear
         return layer(in_features, out_features, **self._options)
 
@@ -130,5 +130,5 @@ class Layers:
 def make_layers(
     n: int | None, algebra: Algebra | str | None, terms: int | None, rank: int | None
 ) -> Layers:
-    """The layers by the arguments that every network takes; an algebra may go by its name."""
+    """Return the layers for the arguments that every network takes."""
     return Layers(n, algebras.get(algebra) if isinstance(algebra, str) else algebra, terms, rank)

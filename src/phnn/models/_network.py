@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def pick(option: str, value: object, choices: Mapping[Any, T]) -> T:
-    """The entry of `choices` that the option names; a ValueError that lists them otherwise."""
+    """Return the choice that an option names; raise a ValueError that lists all choices."""
     check_choices(option, [value], choices)
     return choices[value]
 
@@ -24,7 +24,7 @@ def pick(option: str, value: object, choices: Mapping[Any, T]) -> T:
 def pick_widths(
     widths: str | Sequence[int], known: Mapping[str, Sequence[int]], multiplier: float
 ) -> list[int]:
-    """The widths by name or as they are given, times the multiplier."""
+    """Return widths, given by name or as numbers, times the multiplier."""
     count = len(known["paper"])
     chosen = pick("widths", widths, known) if isinstance(widths, str) else widths
     if len(chosen) != count:
@@ -35,7 +35,7 @@ def pick_widths(
 
 
 def authors_(layer: PHConv2d | PHLinear) -> None:
-    """Draw a hypercomplex layer as the authors' code does."""
+    """Draw the starting values of a hypercomplex layer as the authors' code does."""
     if layer.algebra is None:
         phnn.init.authors_(layer)
     else:
@@ -49,21 +49,21 @@ INITS = {"default": lambda layer: None, "authors": authors_, "polar": phnn.init.
 class Network(nn.Module, ABC):
     """A network of the zoo: features, then a head that ends in the real linear layer `fc`.
 
-    These arguments of the constructor are the same for all of them:
+    All networks have these arguments:
 
-    - `n`: dimension of the algebra that each layer learns; real layers without n and algebra.
-    - `algebra`: the fixed algebra of the layers, or its name.
-    - `num_classes`: number of classes; 0 returns the features that `fc` would read.
-    - `in_channels`: channels of the input; zeros in front bring them to a multiple of n.
-    - `width_multiplier`: factor of all widths.
-    - `init`: starting values, "default", "authors" or "polar".
-    - `terms`: number of Kronecker terms of each layer.
-    - `rank`: number of products that the algebra of each layer is limited to.
+    - `n`: Dimension of the algebra that each layer learns; without n and algebra, layers are real.
+    - `algebra`: The fixed algebra of the layers, or its name.
+    - `num_classes`: Number of classes; 0 returns the features that `fc` would read.
+    - `in_channels`: Channels of the input; they are zero-padded in front to a multiple of n.
+    - `width_multiplier`: Factor of all widths.
+    - `init`: Starting values: "default", "authors" or "polar".
+    - `terms`: Number of Kronecker terms of each layer.
+    - `rank`: CP rank that the algebra of each layer is limited to.
 
     Attributes:
-        config: the arguments by which `create_model(**config)` builds this network again; JSON can
-            hold them.
-        num_features: number of features that `fc` reads.
+        config: The arguments with which `create_model(**config)` builds this network again; JSON
+            can hold them.
+        num_features: Number of features that `fc` reads.
     """
 
     config: dict[str, Any]
@@ -74,7 +74,7 @@ class Network(nn.Module, ABC):
         """Record the arguments.
 
         Args:
-            name: the registered name.
+            name: The registered name.
             arguments: `locals()` at the start of the subclass's constructor, so that its signature
                 is the only list of hyperparameters.
         """
@@ -91,19 +91,19 @@ class Network(nn.Module, ABC):
         self.config = {"name": name, **config}
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """The head's answer to the features."""
+        """Return the output of the head."""
         return self.forward_head(self.forward_features(input))
 
     @abstractmethod
     def forward_features(self, input: torch.Tensor) -> torch.Tensor:
-        """Everything before the head."""
+        """Return the features, which the head reads."""
 
     @abstractmethod
     def forward_head(self, features: torch.Tensor) -> torch.Tensor:
-        """From the features to the classes."""
+        """Return the scores of the classes."""
 
     def reset_classifier(self, num_classes: int) -> None:
-        """Replace `fc` by a fresh layer for that many classes; by nothing for 0."""
+        """Replace `fc` by a new layer for this many classes; remove it for 0."""
         if num_classes < 0:
             raise ValueError(f"num_classes={num_classes} must be at least 0")
         self.config["num_classes"] = num_classes
@@ -123,17 +123,17 @@ class Network(nn.Module, ABC):
         """Draw the starting values.
 
         Args:
-            init: "default", "polar" or "authors". The authors' code draws by Xavier where the
-                algebra is learned, polar where it is fixed, and real layers as `init_real` does.
+            init: "default", "polar" or "authors". The authors' code uses Xavier for learned
+                algebras, polar for fixed ones, and for real layers what `init_real` does.
         """
         draw = pick("init", init, INITS)
         layers = [module for module in self.modules() if isinstance(module, PHConv2d | PHLinear)]
         if init == "polar" and not layers:
-            raise ValueError("init='polar' is for hypercomplex layers: give n= or algebra= as well")
+            raise ValueError("init='polar' is for hypercomplex layers; give n= or algebra= as well")
         for layer in layers:
             draw(layer)
         if init == "authors":
             self.apply(self.init_real)
 
     def init_real(self, module: nn.Module) -> None:
-        """Draw a real layer as the authors' code does: by default, as torch does."""
+        """Draw a real layer as the authors' code does; here, keep the values of torch."""

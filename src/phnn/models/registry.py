@@ -1,4 +1,4 @@
-"""The networks by their names."""
+"""Networks by name."""
 
 import fnmatch
 import inspect
@@ -20,10 +20,10 @@ MODELS: dict[str, Callable[..., Network]] = {
 
 
 def list_models(pattern: str = "*") -> list[str]:
-    """The registered names that match a pattern of the shell.
+    """Return the names of the networks that match a pattern.
 
     Args:
-        pattern: with `*`, `?` and `[...]` as in file names.
+        pattern: May have `*`, `?` and `[...]`, as for file names.
 
     Example:
         >>> list_models("vgg*")
@@ -44,12 +44,12 @@ def create_model(
     """Build a network by its name.
 
     Args:
-        name: one of `list_models()`.
-        n: dimension of the algebra that the layers learn; without n and algebra they are real.
-        algebra: the fixed algebra of the layers, or its name.
-        num_classes: number of classes, by default the paper's (10; 14 for sednet); 0 for features.
-        in_channels: channels of the input, by default the paper's (3; 8 for sednet).
-        options: the other arguments of `Network` (`width_multiplier`, `init`, `terms`, `rank`)
+        name: One of `list_models()`.
+        n: Dimension of the algebra that the layers learn; without n and algebra they are real.
+        algebra: The fixed algebra of the layers, or its name.
+        num_classes: Number of classes, by default the paper's (10; 14 for sednet); 0 for features.
+        in_channels: Channels of the input, by default the paper's (3; 8 for sednet).
+        options: The other arguments of `Network` (`width_multiplier`, `init`, `terms`, `rank`)
             and of `ResNet`, `VGG` or `SEDnet`.
 
     Returns:

@@ -11,7 +11,7 @@ from phnn.models._network import Network, pick, pick_widths
 
 
 class BasicBlock(nn.Module):
-    """Two 3×3 convolutions beside a shortcut."""
+    """Two 3×3 convolutions, with a shortcut around them."""
 
     expansion = 1
 
@@ -24,14 +24,14 @@ class BasicBlock(nn.Module):
         self.downsample = shortcut(layers, in_channels, width, stride)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """ReLU(branch + shortcut)."""
+        """Return ReLU(branch + shortcut)."""
         out = torch.relu(self.bn1(self.conv1(input)))
         out = self.bn2(self.conv2(out))
         return torch.relu(out + self.downsample(input))
 
 
 class Bottleneck(nn.Module):
-    """A 3×3 convolution between two of 1×1, the last four times as wide, beside a shortcut."""
+    """1×1, 3×3 and 1×1 convolutions, the last four times as wide, with a shortcut around them."""
 
     expansion = 4
 
@@ -47,7 +47,7 @@ class Bottleneck(nn.Module):
         self.downsample = shortcut(layers, in_channels, out_channels, stride)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """ReLU(branch + shortcut)."""
+        """Return ReLU(branch + shortcut)."""
         out = torch.relu(self.bn1(self.conv1(input)))
         out = torch.relu(self.bn2(self.conv2(out)))
         out = self.bn3(self.conv3(out))
@@ -55,7 +55,7 @@ class Bottleneck(nn.Module):
 
 
 def shortcut(layers: Layers, in_channels: int, out_channels: int, stride: int) -> nn.Module:
-    """The input itself, or a 1×1 convolution of it where the shape changes."""
+    """Return the identity, or a 1×1 convolution if the shape changes."""
     if stride == 1 and in_channels == out_channels:
         return nn.Identity()
     conv = layers.conv2d(in_channels, out_channels, 1, stride)
@@ -90,8 +90,8 @@ class ResNet(Network):
         depth: 18, 34, 50, 101 or 152, with four stages; 20, 56 or 110, with three.
         widths: "paper" (divisible by 2, 3 and 4), "standard", or one number for each stage.
         block: "basic" or "bottleneck"; None for the one that belongs to the depth.
-        stem: "small" (3×3, as in the paper) or "imagenet" (7×7 in steps of two, then pooling).
-        zero_init_residual: start with residual branches that return zero.
+        stem: "small" (3×3, as in the paper) or "imagenet" (7×7 with stride 2, then pooling).
+        zero_init_residual: Start with residual branches that return zero.
 
     Example:
         >>> model = ResNet(20, n=4)
@@ -148,18 +148,18 @@ class ResNet(Network):
                     nn.init.zeros_(last.weight)
 
     def forward_features(self, input: torch.Tensor) -> torch.Tensor:
-        """The feature map of the last stage."""
+        """Return the feature map of the last stage."""
         out: torch.Tensor = self.maxpool(torch.relu(self.bn1(self.conv1(self.pad(input)))))
         for stage in self.stages:
             out = getattr(self, stage)(out)
         return out
 
     def forward_head(self, features: torch.Tensor) -> torch.Tensor:
-        """The scores of the classes, from the mean over the map."""
+        """Return the scores of the classes, from the mean over the map."""
         scores: torch.Tensor = self.fc(features.mean((2, 3)))
         return scores
 
     def init_real(self, module: nn.Module) -> None:
-        """Kaiming-normal in the networks of three stages, torch's default in those of four."""
+        """Draw Kaiming-normal values in networks of three stages; keep those of torch in others."""
         if len(self.stages) == 3 and isinstance(module, nn.Conv2d | nn.Linear):
             nn.init.kaiming_normal_(module.weight)

@@ -15,18 +15,19 @@ DROPOUT = 0.3
 
 
 class SEDnet(Network):
-    """Which sounds are active at each moment: convolutions, a bidirectional GRU, a linear tail.
+    """A sound event detector: convolutions, a bidirectional GRU, linear layers.
 
-    The answer has a frame for every eight of the spectrogram and, within it, `overlaps` places for
-    each class: a probability each. The GRU needs `torch._dynamo.config.allow_rnn = True` to be
-    compiled with `fullgraph=True`. See `Network` for the arguments that all networks share.
+    The output has one frame for every eight frames of the spectrogram. A frame holds, for each
+    class, the probabilities of `overlaps` simultaneous events. To compile the GRU with
+    `fullgraph=True`, set `torch._dynamo.config.allow_rnn = True`. See `Network` for the arguments
+    that all networks share.
 
     Args:
-        bins: number of frequencies of the spectrogram, at least 128.
-        overlaps: how many sounds of one class may be active at once.
-        hidden: features of the recurrent layers, in each direction.
-        dense: features of the linear layers.
-        logits: return the argument of the sigmoid, as `BCEWithLogitsLoss` takes it.
+        bins: Number of frequencies of the spectrogram, at least 128.
+        overlaps: How many events of one class may be active at once.
+        hidden: Features of the recurrent layers, in each direction.
+        dense: Features of the linear layers.
+        logits: Return the argument of the sigmoid, as `BCEWithLogitsLoss` takes it.
         widths: "paper" (the same as "standard"), or four numbers.
 
     Shape:
@@ -86,7 +87,7 @@ class SEDnet(Network):
         self.init_weights(init)
 
     def init_weights(self, init: str) -> None:
-        """Draw the starting values; those of torch fade in a tail this deep, the authors' too."""
+        """Draw the starting values; with those of torch, signals vanish in a tail this deep."""
         super().init_weights(init)
         if init == "authors":
             return
@@ -104,17 +105,17 @@ class SEDnet(Network):
 
     @property
     def num_outputs(self) -> int:
-        """Number of outputs of `fc`: a place for each class and overlap."""
+        """Number of outputs of `fc`: one for each class and overlap."""
         return int(self.config["num_classes"] * self.config["overlaps"])
 
     def forward_features(self, input: torch.Tensor) -> torch.Tensor:
-        """The states of the GRU, (batch, frames // 8, 2 · hidden)."""
+        """Return the states of the GRU, (batch, frames // 8, 2 · hidden)."""
         maps: torch.Tensor = self.cnn(input)
         frames: torch.Tensor = self.gru(maps.permute(0, 3, 1, 2).flatten(2))[0]
         return frames
 
     def forward_head(self, features: torch.Tensor) -> torch.Tensor:
-        """The probabilities of each frame, or their logits."""
+        """Return the probabilities of each frame, or their logits."""
         scores: torch.Tensor = self.fc(self.tail(features))
         plain = self.config["logits"] or not self.config["num_classes"]
         return scores if plain else scores.sigmoid()

@@ -31,7 +31,7 @@ class VGG(Network):
         widths: "paper" (24 to 648 for 11 and 19), "standard" (64 to 512), or six numbers: one for
             each stage and one for the classifier.
         classifier: "ph" makes the first two linear layers like the convolutions, "real" makes them
-            real. The last one is real always.
+            real. The last one is always real.
 
     Example:
         >>> model = VGG(11, n=3)
@@ -85,16 +85,16 @@ class VGG(Network):
         self.init_weights(init)
 
     def forward_features(self, input: torch.Tensor) -> torch.Tensor:
-        """The feature map of the last stage."""
+        """Return the feature map of the last stage."""
         maps: torch.Tensor = self.features(input)
         return maps
 
     def forward_head(self, features: torch.Tensor) -> torch.Tensor:
-        """The scores of the classes, from the mean over the map."""
+        """Return the scores of the classes, from the mean over the map."""
         scores: torch.Tensor = self.fc(self.classifier(features.mean((2, 3))))
         return scores
 
     def init_real(self, module: nn.Module) -> None:
-        """Normal with variance 2 / fan_out in the convolutions."""
+        """Draw normal values with variance 2 / fan_out in convolutions."""
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

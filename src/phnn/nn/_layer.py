@@ -22,13 +22,14 @@ if TYPE_CHECKING:
 class PHLayer(nn.Module):
     r"""Base of the PH layers: a weight :math:`H = \sum_i A_i \otimes F_i` and a bias.
 
-    State is what is learned: `A`, `F` and `bias`. A fixed algebra is a buffer named `A`, so keys do
-    not depend on it. With a rank the state has `V` and `W`, and `U` where rank > terms, instead of
-    `A`. Nothing is cached: `weight` assembles H anew, and in-place writes to it vanish.
+    The state is what the layer learns: `A`, `F` and `bias`. A fixed algebra is a buffer named `A`,
+    so the keys are the same. A layer with a rank has `V` and `W`, and `U` if rank > terms, instead
+    of `A`. Nothing is cached: `weight` assembles a new H each time, so in-place writes to it are
+    lost.
     """
 
-    dense_type: ClassVar[Callable[..., nn.Module]]  # the torch layer this one stands in for
-    dense_args: ClassVar[tuple[str, ...]]  # its hyperparameters: attributes here, arguments there
+    dense_type: ClassVar[Callable[..., nn.Module]]  # the torch layer that this one replaces
+    dense_args: ClassVar[tuple[str, ...]]  # its hyperparameters: our attributes, its arguments
 
     A: Tensor  # not in layers with a rank
     U: Tensor | None
@@ -121,7 +122,7 @@ class PHLayer(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the starting values of `phnn.init.default_`; a fixed algebra is restored."""
+        """Draw the starting values of `phnn.init.default_`; restore a fixed algebra."""
         init.default_(self)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -135,17 +136,17 @@ class PHLayer(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """The assembled H, as large as the torch layer's weight; to be read, not written."""
+        """The assembled H, of the shape of the torch layer's weight; for reading only."""
         return functional.kronecker_sum(self.rules, self.F, self.groups, self.transposed)
 
     @property
     def rules(self) -> Tensor | Factors:
-        """What `phnn.functional` takes as A: the tensor, or the factors of a layer with a rank."""
+        """The A of `phnn.functional`: the tensor, or the factors of a layer with a rank."""
         return self.A if self.rank is None else self.factors
 
     @property
     def algebra_tensor(self) -> Tensor:
-        """A itself, (terms, n_out, n_in); multiplied out in a layer with a rank."""
+        """The tensor A, (terms, n_out, n_in); computed from the factors in a layer with a rank."""
         return self.A if self.rank is None else self.factors.tensor()
 
     @property
@@ -155,16 +156,15 @@ class PHLayer(nn.Module):
 
     @property
     def algebra_names(self) -> tuple[str, ...]:
-        """The names of the parameters or the buffer that hold the algebra."""
+        """The names of the parameters, or of the buffer, with the algebra."""
         if self.rank is None:
             return ("A",)
         return ("V", "W") if self.U is None else ("U", "V", "W")
 
     def decompose_algebra(self) -> Factors:
-        """Return the known algebra in `rank` products, float64 on the CPU.
+        """Return the CP decomposition of the known algebra, float64 on the CPU.
 
-        With as many products as terms, each gets filters of its own: those of the algebra in
-        another basis.
+        If rank = terms, each product has its own filters: those of the algebra in another basis.
         """
         assert self.algebra is not None
         try:
@@ -190,7 +190,7 @@ class PHLayer(nn.Module):
         terms: int | None = None,
         rank: int | None = None,
     ) -> Self:
-        """Make a fresh PH layer with the arguments, device, dtype and mode of a torch layer."""
+        """Make a new PH layer with the arguments, device, dtype and mode of a torch layer."""
         arguments = {name: getattr(dense, name) for name in cls.dense_args}
         weight = dense.get_parameter("weight")
         make: Callable[..., Self] = cls  # each layer class has the arguments of its torch twin
@@ -208,7 +208,7 @@ class PHLayer(nn.Module):
         return layer.train(dense.training)
 
     def to_dense(self) -> nn.Module:
-        """Return the torch layer that computes the same, in the same mode and as trainable."""
+        """Return the torch layer that computes the same, equally trainable and in the same mode."""
         compute_state(self)
         arguments = {name: getattr(self, name) for name in self.dense_args}
         dense = self.dense_type(
@@ -234,13 +234,12 @@ class PHLayer(nn.Module):
     def _check_input(
         self, input: Tensor, axis: int, size: int, ranks: tuple[int, ...] | None
     ) -> None:
-        """Refuse what torch would blame on an assembled weight that the user never saw."""
+        """Raise an error where torch's message would be about the assembled weight."""
         name = type(self).__name__
         if isinstance(input, fx.Proxy):
             raise TypeError(
-                f"{name} is a layer that torch.fx must not look into; make PH layers leaves of "
-                "the tracer (is_leaf_module), or trace phnn.to_dense(model), which leaves those "
-                "alone whose forward is their own"
+                f"{name} cannot be traced by torch.fx; make PH layers leaves of the tracer "
+                "(is_leaf_module), or trace phnn.to_dense(model)"
             )
         if not isinstance(input, Tensor):
             raise TypeError(f"{name} expects a torch.Tensor, got {type(input).__name__}")
@@ -273,7 +272,7 @@ class PHLayer(nn.Module):
             if not _is_algebra(loaded, self.algebra):
                 error_msgs.append(self._explain_other_algebra(prefix + "A", loaded))
                 return
-            exact = self.algebra.structure  # a state of lower precision holds it rounded
+            exact = self.algebra.structure  # in a state of lower precision it is rounded
             if local_metadata.get("assign_to_params_buffers", False):
                 exact = exact.to(loaded.device, loaded.dtype)
             state_dict = {**state_dict, prefix + "A": exact}
@@ -310,15 +309,15 @@ def _not_divisible(label: str, n: int, groups: int, name: str, size: int) -> str
 
 
 def computes_state(hook: object) -> bool:
-    """Tell whether a hook is one of torch's that compute a parameter: pruning, old weight_norm."""
+    """Return whether a hook of torch computes a parameter: pruning, or the old weight_norm."""
     return isinstance(hook, BasePruningMethod) or type(hook).__module__.startswith("torch.nn.utils")
 
 
 def compute_state(layer: nn.Module) -> None:
-    """Compute the parameters that hooks compute, as a call would: theirs may have changed since.
+    """Compute the parameters that hooks compute, as a call would; their inputs may have changed.
 
     Args:
-        layer: Any layer. It is in evaluation mode meanwhile, so that spectral_norm learns nothing.
+        layer: Any layer; in evaluation mode meanwhile, so that spectral_norm learns nothing.
     """
     training, layer.training = layer.training, False
     for hook in layer._forward_pre_hooks.values():
@@ -328,7 +327,7 @@ def compute_state(layer: nn.Module) -> None:
 
 
 def _is_algebra(A: Tensor, algebra: Algebra) -> bool:
-    """Whether a state, of whatever precision, is that of an algebra."""
+    """Return whether a state, of any precision, holds an algebra."""
     structure, found = algebra.structure, A.detach().cpu().double()
     precisions = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
     rounded = (structure.to(precision).double() for precision in precisions)

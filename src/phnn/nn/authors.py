@@ -6,16 +6,15 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-_SPELLINGS = {"A": ("F", "S"), "a": ("s",)}  # what the code called the pair, over its history
+_SPELLINGS = {"A": ("F", "S"), "a": ("s",)}  # the names of the pair over the history of that code
 
 
 def from_authors(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    r"""Translates a state dict of the paper's published code (HyperNets) into that of PH layers.
+    r"""Translate a state dict of the paper's published code (HyperNets) to that of PH layers.
 
     There, a layer holds `A` (n, n, n) and `F` (n, out/n, in/n, \*k), in older versions `a` and `s`.
-    The terms are stacked here, so F is reshaped. Convolution biases were registered but never
-    applied; they are dropped, and the layer to load into is built with `bias=False`. Everything
-    else passes unchanged.
+    Here the terms are stacked, so F is reshaped. Their convolutions have biases that are never
+    applied: these are dropped, so load into layers with `bias=False`. All other entries stay.
 
     Example:
         >>> import torch

@@ -16,7 +16,7 @@ from phnn.structure import Dimension, Structure
 
 Size = int | tuple[int, ...]
 
-# The hyperparameters of torch's convolutions, listed once for construction and folding.
+# the hyperparameters of torch's convolutions, listed once for construction and folding
 CONV_ARGS = (
     "in_channels",
     "out_channels",
@@ -31,7 +31,7 @@ CONV_TRANSPOSE_ARGS = (*CONV_ARGS, "output_padding")
 
 
 class _PHConvNd(PHLayer):
-    """A convolution whose hyperparameters are read from the torch layer it stands in for."""
+    """A convolution that reads its hyperparameters from the torch layer it replaces."""
 
     dense_type: ClassVar[Callable[..., _ConvNd]]
     _convolve: ClassVar[Callable[..., Tensor]]
@@ -177,11 +177,11 @@ class PHConv1d(_PHConv):
 class PHConv2d(_PHConv):
     r"""A 2-d convolution with 1/n of the parameters, :math:`y = H * x + b`.
 
-    Its weight is a sum of Kronecker products, :math:`H = \sum_i A_i \otimes F_i`, of n×n matrices
-    :math:`A_i`, the rules of an n-dimensional algebra, and of filters :math:`F_i` with 1/n² of the
-    channels each. Both are learned, or the algebra is given and kept. The layer of Grassucci, Zhang
-    and Comminiello, "PHNNs: Lightweight Neural Networks via Parameterized Hypercomplex
-    Convolutions" (2022).
+    Its weight is a sum of Kronecker products, :math:`H = \sum_i A_i \otimes F_i`. The n×n matrices
+    :math:`A_i` are the rules of an n-dimensional algebra, the :math:`F_i` are filters with 1/n of
+    the input channels and 1/n of the output channels. The layer learns both, or keeps a given
+    algebra. It was proposed by Grassucci, Zhang and Comminiello, "PHNNs: Lightweight Neural
+    Networks via Parameterized Hypercomplex Convolutions" (2022).
 
     The arguments up to `dtype` are those of `torch.nn.Conv2d`.
 
@@ -192,7 +192,7 @@ class PHConv2d(_PHConv):
         stride: Step of the filters.
         padding: Amount on both sides, "same" or "valid".
         dilation: Spacing between filter elements.
-        groups: Blocks of channels that do not see each other; one A serves all of them.
+        groups: Independent groups of channels; all of them use one A.
         bias: Whether to add a learned bias.
         padding_mode: "zeros", "reflect", "replicate" or "circular".
         device: Where the parameters live.
@@ -204,11 +204,11 @@ class PHConv2d(_PHConv):
             algebra, True starts from it.
         terms: Number of Kronecker terms, n by default; any 1 … n² keeps terms/n² of the parameters.
             Required for a pair, 1 … n_out·n_in, unless rank gives it.
-        rank: Limits the learned algebra to so many products, terms … n²: a forward and a backward
-            then cost rank/n² of the multiplications of a real layer, and two mixes of the
-            components, which pay off from about 64 channels on. terms is min(n, rank) by default.
-            With an algebra and `learn_algebra=True` the layer starts from that algebra in so many
-            products.
+        rank: CP rank that the learned algebra is limited to, terms … n². Forward and backward then
+            cost rank/n² of the multiplications of a real layer, plus two mixings of the
+            components, which pays off from about 64 channels on. terms is min(n, rank) by default.
+            With an algebra and `learn_algebra=True`, the layer starts from the decomposition of
+            that algebra with this rank.
 
     Shape:
         - Input: :math:`(N, s, h, w)` or :math:`(s, h, w)`, as torch accepts it.
@@ -288,7 +288,7 @@ class _PHConvTranspose(_PHConvNd):
         super().__init__(hyperparameters, bias, device, dtype, structure)
 
     def forward(self, input: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
-        """Convolve the input; `output_size` chooses among the sizes that a stride leaves open."""
+        """Convolve the input; `output_size` chooses among the sizes that a stride allows."""
         dims = self.dims
         self._check_input(input, -dims - 1, self.in_channels, ranks=(dims + 1, dims + 2))
         output_padding = self.output_padding
@@ -309,7 +309,7 @@ class _PHConvTranspose(_PHConvNd):
     def _output_padding(
         self, space: Sequence[int], output_size: tuple[int, ...]
     ) -> tuple[int, ...]:
-        """Return what has to be added to the smallest output to reach the requested size."""
+        """Return the padding from the smallest output to the requested size."""
         dims = self.dims
         if len(output_size) not in (dims, dims + 1, dims + 2):
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Parameters sorted for an optimizer."""
+"""Groups of parameters for an optimizer."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ def param_groups(
     algebra_decay: float | None = None,
     vector_decay: float | None = None,
 ) -> list[dict[str, Any]]:
-    """Splits a model's parameters so that the learned algebras can be trained at their own pace.
+    """Split the parameters of a model, so that algebras can have their own learning rate.
 
-    Every parameter that requires a gradient is in exactly one group; groups without parameters are
-    left out.
+    Every parameter that requires a gradient is in exactly one group. Empty groups are left out.
 
     Args:
         model: Any model; without PH layers there is no group of algebras.

@@ -30,7 +30,7 @@ class PHLinear(PHLayer):
             algebra, True starts from it.
         terms: Number of Kronecker terms, n by default; any 1 … n² keeps terms/n² of the parameters.
             Required for a pair.
-        rank: Limits the learned algebra to so many products; see `PHConv2d`.
+        rank: CP rank that the learned algebra is limited to; see `PHConv2d`.
 
     Shape:
         - Input: :math:`(*, \mathrm{in\_features})`; output: :math:`(*, \mathrm{out\_features})`.

@@ -188,7 +188,8 @@ def _compare(
         raise ValueError(f"jobs={jobs} must be at least 1")
     shared = {"trainer": {"threads": max(1, (os.cpu_count() or 1) // jobs)}} if jobs > 1 else {}
     runs = plan(loaded, folder, merge(shared, overrides))
-    for run in runs:  # a mistake shows now, not after hours
+    # a mistake shows now, not after hours
+    for run in {(run.family, run.variant): run for run in runs}.values():
         check_recipe(build_recipe(run.recipe or {}))
     check_folders(runs)
     command = _command()

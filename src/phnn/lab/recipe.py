@@ -314,9 +314,10 @@ def _find(kind: str, noun: str, name: str | Path) -> tuple[Tree, Path]:
         return _parse(path.read_text(encoding="utf-8"), str(path)), path.parent
     packaged = _packaged(kind)
     check_choices(noun, [str(name)], packaged)
-    return packaged[str(name)], Path()
+    return deepcopy(packaged[str(name)]), Path()
 
 
+@cache
 def _packaged(kind: str) -> dict[str, Tree]:
     """Return every packaged recipe or comparison by its name."""
     found: dict[str, Tree] = {}

@@ -128,9 +128,8 @@ def test_averaging_resumes(tiny, tmp_path, monkeypatch, options):
     tree = merge(tiny, {"trainer": options})
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     run(tree, whole)
-    for step in (3, 10):
-        run_with_a_crash(monkeypatch, tree, broken / str(step), step)
-        assert_same_run(whole, broken / str(step))
+    run_with_a_crash(monkeypatch, tree, broken, step=10)
+    assert_same_run(whole, broken)
 
 
 @pytest.mark.parametrize("kind", ["ema", "swa"])

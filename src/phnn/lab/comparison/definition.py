@@ -117,7 +117,8 @@ def _check_twice(what: str, values: list[Any]) -> None:
 
 
 def _common_task(variants: list[Variant]) -> Task:
-    tasks = {each.recipe: build_recipe(read_recipe(each.recipe)).task for each in variants}
+    recipes = dict.fromkeys(variant.recipe for variant in variants)
+    tasks = {recipe: build_recipe(read_recipe(recipe)).task for recipe in recipes}
     if len(set(tasks.values())) > 1:
         listed = ", ".join(f"{recipe}: {task}" for recipe, task in tasks.items())
         raise ValueError(f"the recipes of a comparison must be of one task, not {listed}")

@@ -7,6 +7,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +35,15 @@ def plan(comparison: Comparison, out: Path, overrides: Mapping[str, Any]) -> lis
         )
     _check_differences(comparison, overrides)
     pairs = [(variant, seed) for variant in comparison.variants for seed in variant.seeds]
-    runs = []
-    for (variant, seed), folder in zip(pairs, _name_folders(pairs), strict=True):
-        own = {"model": variant.options, "seed": seed}
+    folders = iter(_name_folders(pairs))
+    runs: list[tuple[int, Run]] = []
+    for variant in comparison.variants:
+        own = {"model": variant.options}
         recipe = build_recipe(merge(read_recipe(variant.recipe), own, overrides))
         names = {"family": variant.family, "variant": variant.name, "comparison": comparison.name}
-        order = variant.seeds.index(seed)
-        runs.append((order, Run.make(out / "runs" / folder, recipe, **names)))
+        for order, seed in enumerate(variant.seeds):
+            folder = out / "runs" / next(folders)
+            runs.append((order, Run.make(folder, replace(recipe, seed=seed), **names)))
     return [run for _, run in sorted(runs, key=lambda pair: pair[0])]
 
 

@@ -179,7 +179,7 @@ def measure(setting: Setting, rounds: int, done: set[str]) -> list[dict[str, Any
         if result.name in done:
             continue
         model = models[result.name]
-        step = result.training
+        step, inference = result.training, Eager().prepare(model, [((x,), {})])
         rows.append(
             {
                 "setting": str(setting),
@@ -195,9 +195,7 @@ def measure(setting: Setting, rounds: int, done: set[str]) -> list[dict[str, Any
                 "inference / real": f"{result.inference / real.inference:.3f}",
                 "training ms": "" if step is None else f"{1e3 * step:.3f}",
                 "training / real": _ratio(step, real.training),
-                "inference peak MiB": _memory(
-                    Eager().prepare(model, [((x,), {})]), setting.compiled
-                ),
+                "inference peak MiB": _memory(inference, setting.compiled),
                 "training peak MiB": _training_memory(model, x, step, setting.compiled),
                 "threads": torch.get_num_threads(),
                 "made by": provenance(),

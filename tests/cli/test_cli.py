@@ -14,8 +14,8 @@ import phnn
 from phnn import cli
 from phnn.cli import training
 from phnn.lab.recipe import build_recipe
+from phnn.lab.runs import LAST
 from phnn.lab.trained import evaluate, load_trained
-from phnn.lab.training import folder
 
 
 @pytest.fixture(autouse=True)
@@ -171,12 +171,12 @@ def test_the_package_is_the_command():
 
 
 def test_run_that_has_not_ended(run, tmp_path, capsys):
-    (tmp_path / folder.LAST).parent.mkdir()
-    (tmp_path / folder.LAST).write_bytes(b"half")
+    (tmp_path / LAST).parent.mkdir()
+    (tmp_path / LAST).write_bytes(b"half")
     code, _, err = call(capsys, "test", tmp_path)
     assert code == cli.USER_ERROR
     assert "has not ended" in err
-    code, _, err = call(capsys, "test", tmp_path / folder.LAST)
+    code, _, err = call(capsys, "test", tmp_path / LAST)
     assert code == cli.USER_ERROR
     assert "is damaged, or not a checkpoint" in err
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from helpers.accelerating import all_forms, close, entry, make_layers, make_source, rectangular
+from helpers.accelerating import all_forms, close, entry_of, make_layers, make_source, rectangular
 from phnn import PHConv2d
 from phnn.forms import FORMS, Folded, Form, Source, forms_of, read_form
 from phnn.functional import Factors
@@ -146,7 +146,7 @@ def test_multiplications_are_those_of_the_rank(label):
     layer = PHConv2d(channels, channels, 3, padding=1, n=n).eval()
     source = Source(layer, Factors(torch.randn(n, R), torch.randn(n, R), torch.randn(n, R)))
     x = torch.randn(1, channels, 4, 4)
-    fast = read_form(entry(label, R)).build(source)
+    fast = read_form(entry_of(label, R)).build(source)
     folded = count_multiplications(layer.to_dense(), x)
     mixing = 2 * R * channels * positions
     assert count_multiplications(fast, x) == folded * R // n**2 + mixing
@@ -178,7 +178,7 @@ def test_filter_first_is_promising_where_positions_are_few():
 
 
 def test_zero_padding_is_promising_where_vectors_are_not_whole():
-    padded = read_form(entry("cp_grouped_padded", 2))
+    padded = read_form(entry_of("cp_grouped_padded", 2))
     for channels, expected in ((32, False), (24, True)):
         source = make_source(PHConv2d(channels, 32, 3, n=4, terms=1))
         assert padded.is_promising(source, [(1, channels, 8, 8)]) == expected
@@ -186,7 +186,7 @@ def test_zero_padding_is_promising_where_vectors_are_not_whole():
 
 def test_more_products_than_there_are_save_nothing():
     source = Source(PHConv2d(8, 8, 3, n=2), Factors(*(torch.randn(2, 4) for _ in range(3))))
-    grouped = read_form(entry("cp_grouped", 4))
+    grouped = read_form(entry_of("cp_grouped", 4))
     assert grouped.exists(source)
     assert not grouped.is_promising(source, [(1, 8, 8, 8)])
 

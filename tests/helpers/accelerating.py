@@ -1,4 +1,4 @@
-"""Layers, networks and a clock that tells what it is told, for forms and acceleration."""
+"""Layers, a network and a fake runtime, for the tests of forms and acceleration."""
 
 import torch
 from torch import nn
@@ -96,7 +96,7 @@ def all_forms(source, channels_last=False):
     return [form for kind in FORMS for form in kind.variants(source, channels_last)]
 
 
-def entry(label, rank=None, **fields):
+def entry_of(label, rank=None, **fields):
     """The entry of a plan, by the label of a form."""
     name, fields = label, dict(fields)
     if label.startswith("cp_grouped"):
@@ -112,11 +112,11 @@ def entry(label, rank=None, **fields):
 
 
 FOLDED = {"form": "folded"}
-PLAN = {"2": entry("cp_grouped"), "5": entry("cp_samples"), "8": entry("cp_rows")}
+PLAN = {"2": entry_of("cp_grouped"), "5": entry_of("cp_samples"), "8": entry_of("cp_rows")}
 
 
 def form(label, rank=None, **fields):
-    return read_form(entry(label, rank, **fields))
+    return read_form(entry_of(label, rank, **fields))
 
 
 def network():

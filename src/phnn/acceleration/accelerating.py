@@ -96,8 +96,7 @@ def accelerate(
         ranks = dict.fromkeys((layer.name for layer in seen.layers), rank)
         layers = decompose_algebras(seen.layers, ranks, seconds)
         workshop = Workshop(seen, layers)
-        formats = find_candidates(seen, layers, winograd)
-        measured = [measure(workshop, candidates, clock) for candidates in formats]
+        measured = measure(workshop, find_candidates(seen, layers, winograd), clock)
         choice, times = race(workshop, find_choices(measured), clock)
     else:
         choice = Choice.of(read_plan(plan, [layer.name for layer in seen.layers]))

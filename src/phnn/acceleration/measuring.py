@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 from torch import nn
 
@@ -16,6 +17,7 @@ from phnn.runtimes.nested import copy_tensors
 
 # least time of a round on average, in which short calls are repeated
 LAYER_SECONDS, MODEL_SECONDS = 0.02, 0.1
+HOPELESS = 1.5  # times the least sum of the seconds of layers, from which on no model is raced
 ASSEMBLED = "assembled"  # the model as it was given, among whole models
 
 # seconds of the forms of each layer, by their names; of a form without rivals 0
@@ -37,25 +39,32 @@ class Clock:
     progress: Callable[[int, int], None] | None = None
 
 
-def measure(workshop: Workshop, candidates: Sequence[Candidates], clock: Clock) -> Measured:
-    """Return the seconds of the forms of each layer; equal layers are timed once.
+def measure(
+    workshop: Workshop, formats: Sequence[Sequence[Candidates]], clock: Clock
+) -> list[Measured]:
+    """Return the seconds of the forms of each layer, in each memory format.
 
-    The modules of all but the fastest form are dropped.
+    Equal layers are timed once. The modules of all but the fastest form are dropped.
     """
     known: dict[object, Mapping[Form, float]] = {}
-    measured: Measured = {}
-    for done, candidate in enumerate(candidates, 1):
-        name, forms = candidate.layer.name, candidate.forms
-        if len(forms) == 1:
-            measured[name] = {forms[0]: 0.0}
-        else:
-            kind = _kind(candidate)
-            if kind not in known:
+    fastest: dict[str, tuple[Form, float]] = {}
+    found: list[Measured] = []
+    for candidates in formats:
+        measured: Measured = {}
+        for done, candidate in enumerate(candidates, 1):
+            name, kind = candidate.layer.name, _kind(candidate)
+            if len(candidate.forms) == 1:
+                known[kind] = {candidate.forms[0]: 0.0}
+            elif kind not in known:
                 known[kind] = _time_layer(workshop, candidate, clock)
+                best = min(known[kind].items(), key=itemgetter(1))
+                fastest[name] = min(fastest.get(name, best), best, key=itemgetter(1))
+                workshop.drop(name, besides=fastest[name][:1])
             measured[name] = known[kind]
-        if clock.progress is not None:
-            clock.progress(done, len(candidates))
-    return measured
+            if clock.progress is not None:
+                clock.progress(done, len(candidates))
+        found.append(measured)
+    return found
 
 
 def _kind(candidate: Candidates) -> object:
@@ -78,9 +87,7 @@ def _time_layer(workshop: Workshop, candidate: Candidates, clock: Clock) -> dict
             assert norm is not None
             module = nn.Sequential(module, norm)
         contenders[form] = runtime.prepare(module, calls)
-    times = runtime.time(contenders, rounds, seconds=rounds * LAYER_SECONDS)
-    workshop.drop(name, besides=(min(times, key=times.__getitem__),))
-    return times
+    return runtime.time(contenders, rounds, seconds=rounds * LAYER_SECONDS)
 
 
 def find_choices(measured: Sequence[Measured]) -> list[Choice]:
@@ -93,8 +100,9 @@ def find_choices(measured: Sequence[Measured]) -> list[Choice]:
         The fastest forms with the example as it is, with channels last, and with the better of
         both for each layer; the same without Winograd forms, whose many weights cost more in a
         whole model than alone, and with dense forms alone, which are what the real model has.
+        Those whose layers take much longer are left out: they would cost memory for nothing.
     """
-    choices: list[Choice] = []
+    choices: dict[Choice, float] = {}
     for allow in (
         lambda form: True,
         lambda form: not form.is_winograd,
@@ -103,11 +111,11 @@ def find_choices(measured: Sequence[Measured]) -> list[Choice]:
         found = [_fastest(times, allow) for times in measured]
         if len(found) > 1:
             found.append(_merge(*found))
-        for forms in found:
-            choice = Choice.of({name: form for name, (form, _) in forms.items()})
-            if choice not in choices:
-                choices.append(choice)
-    return choices
+        for timed in found:
+            choice = Choice.of({name: form for name, (form, _) in timed.items()})
+            choices[choice] = sum(seconds for _, seconds in timed.values())
+    least = min(choices.values())
+    return [choice for choice, seconds in choices.items() if seconds <= HOPELESS * least]
 
 
 Timed = dict[str, tuple[Form, float]]
@@ -124,7 +132,7 @@ def _fastest(measured: Measured, allow: Callable[[Form], bool]) -> Timed:
 
 def _merge(one: Timed, other: Timed) -> Timed:
     """Return the faster of two for each layer; what it costs to change formats is left out."""
-    return {name: min(one[name], other[name], key=lambda timed: timed[1]) for name in one}
+    return {name: min(one[name], other[name], key=itemgetter(1)) for name in one}
 
 
 Run = Callable[[], object]
@@ -147,17 +155,24 @@ def race(
     seconds = clock.rounds * MODEL_SECONDS / (len(rivals) + 1)
     best: dict[Choice, Run] = {}
     for choice in rivals:
-        try:
-            pair = {**best, choice: _prepare(workshop, choice, clock)}
-        except RuntimeError:
-            continue
-        fastest = choice
-        if len(pair) > 1:
-            times = clock.runtime.time(pair, clock.rounds, warmup=1, seconds=seconds)
-            fastest = min(times, key=times.__getitem__)
-        best = {fastest: pair[fastest]}
+        best = _duel(workshop, best, choice, clock, seconds)
         workshop.keep(best)
     return _finish(workshop, {folded: _prepare(workshop, folded, clock), **best}, clock, seconds)
+
+
+def _duel(
+    workshop: Workshop, best: Mapping[Choice, Run], rival: Choice, clock: Clock, seconds: float
+) -> dict[Choice, Run]:
+    """Return the faster of the best model so far, if there is one, and a rival that may run."""
+    try:
+        pair = {**best, rival: _prepare(workshop, rival, clock)}
+    except RuntimeError:
+        return dict(best)
+    if not best:
+        return pair
+    times = clock.runtime.time(pair, clock.rounds, warmup=1, seconds=seconds)
+    fastest = min(times, key=times.__getitem__)
+    return {fastest: pair[fastest]}
 
 
 def _prepare(workshop: Workshop, choice: Choice, clock: Clock) -> Run:

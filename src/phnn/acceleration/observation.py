@@ -113,29 +113,28 @@ def observe(model: nn.Module, example: Any, fuse: bool) -> Observation:
             f"the model returns {type(expected).__name__}, in which no tensors are found to compare"
         )
     read = find_reads(model, sites, args, kwargs)
-    placeholders = {site.name: _placeholder(cast("PHLayer", site.module)) for site in sites}
+    placeholders = {site.name: _placeholder(_layer_of(site)) for site in sites}
     base = replace_modules(model, sites, placeholders, inplace=False)
     norms = _find_norms(base, sites, graphs)
     fused = fuse_batch_norms(base, graphs, besides=placeholders.values()) if graphs else ()
-    layers = []
-    for site in sites:
-        name = site.name
-        source = Source(cast("PHLayer", site.module), norm=norms.get(name))
-        in_attention = serves_attention(model, site)
-        hindrance = _find_hindrance(source.layer, calls[name], read.get(name), in_attention)
-        placeholder = placeholders[name]
-        layers.append(
-            ObservedLayer(
-                site,
-                placeholder,
-                source,
-                calls[name],
-                hindrance,
-                serves_attention=in_attention,
-            )
+    layers = tuple(
+        ObservedLayer(
+            site=site,
+            placeholder=placeholders[site.name],
+            source=Source(_layer_of(site), norm=norms.get(site.name)),
+            calls=calls[site.name],
+            hindrance=_find_hindrance(model, site, calls[site.name], read.get(site.name)),
+            serves_attention=serves_attention(model, site),
         )
+        for site in sites
+    )
     notes = [note, *notes] if note else notes
-    return Observation(model, args, kwargs, expected, tuple(layers), base, len(fused), tuple(notes))
+    return Observation(model, args, kwargs, expected, layers, base, len(fused), tuple(notes))
+
+
+def _layer_of(site: Site) -> PHLayer:
+    assert isinstance(site.module, PHLayer)
+    return site.module
 
 
 def _placeholder(layer: PHLayer) -> nn.Module:
@@ -172,11 +171,10 @@ def _find_norms(
     }
 
 
-def _find_hindrance(
-    layer: PHLayer, calls: Counter[Call], read: str | None, in_attention: bool
-) -> str:
+def _find_hindrance(model: nn.Module, site: Site, calls: Counter[Call], read: str | None) -> str:
     """Return why a layer can only be folded; empty when it need not."""
-    if in_attention:
+    layer = _layer_of(site)
+    if serves_attention(model, site):
         return "read by torch's attention"
     if read is not None:
         return f"the model reads its {read}"

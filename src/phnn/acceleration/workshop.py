@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -14,6 +15,8 @@ from phnn.acceleration.observation import Observation, ObservedLayer
 from phnn.conversion.folding import weight_key
 from phnn.forms import Folded, Form
 from phnn.functional._formats import put_channels_last
+
+COLLECT = 2**25  # bytes of dropped modules that are worth the time of a collection
 
 
 @dataclass(frozen=True)
@@ -70,13 +73,19 @@ class Workshop:
     def keep(self, choices: Iterable[Choice]) -> None:
         """Drop all modules that are in none of the choices."""
         kept = {pair for choice in choices for pair in choice.forms}
-        self._built = {pair: module for pair, module in self._built.items() if pair in kept}
+        self._drop(pair for pair in self._built if pair not in kept)
 
     def drop(self, name: str, besides: Container[Form]) -> None:
         """Drop the modules of a layer besides those in some forms."""
-        for pair in list(self._built):
-            if pair[0] == name and pair[1] not in besides:
-                del self._built[pair]
+        built = (pair for pair in self._built if pair[0] == name)
+        self._drop(pair for pair in built if pair[1] not in besides)
+
+    def _drop(self, pairs: Iterable[tuple[str, Form]]) -> None:
+        dropped = [self._built.pop(pair) for pair in list(pairs)]
+        bytes_ = sum(p.nbytes for module in dropped for p in module.parameters())
+        dropped.clear()
+        if bytes_ > COLLECT:
+            gc.collect()  # graph modules refer to themselves, and would stay for a while
 
     def assemble(self, choice: Choice) -> nn.Module:
         """Return a copy of the model with its layers as chosen."""
@@ -111,15 +120,21 @@ class Workshop:
         return [layer for layer in self.layers.values() if layer.has_format]
 
     def _tie(self, module: nn.Module, layer: ObservedLayer, form: Form) -> None:
-        """Share the parameters that are equal with layers that share their state."""
+        """Share the parameters that are equal in other memory formats, and in tied layers."""
         key = weight_key(layer.layer)
         for (name, other_form), other in self._built.items():
-            if other_form == form and weight_key(self.layers[name].layer) == key:
-                parameters = dict(other.named_parameters())
-                for path, parameter in list(module.named_parameters()):
-                    if torch.equal(parameter, parameters[path]):
-                        parent, _, child = path.rpartition(".")
-                        setattr(module.get_submodule(parent), child, parameters[path])
+            if type(other_form) is not type(form) or weight_key(self.layers[name].layer) != key:
+                continue
+            theirs = dict(other.named_parameters(remove_duplicate=False))
+            for path, parameter in list(module.named_parameters()):
+                if path in theirs and _is_same(parameter, theirs[path]):
+                    parent, _, child = path.rpartition(".")
+                    setattr(module.get_submodule(parent), child, theirs[path])
+
+
+def _is_same(one: Tensor, other: Tensor) -> bool:
+    is_alike = one.shape == other.shape and one.stride() == other.stride()
+    return is_alike and torch.equal(one, other)
 
 
 def _put_last(model: nn.Module, besides: Container[nn.Module]) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from phnn.cli.example_input import read_arrays
 from phnn.cli.model_argument import find_model
 from phnn.cli.parser import Parser, UsageError, parse_count, speaking_of
 
-NAMES = ("n", "budget", "terms", "algebra", "learn_algebra", "indivisible", "start")
+NAMES = ("n", "budget", "compute", "terms", "algebra", "learn_algebra", "indivisible", "start")
 OPTIONS = {name: f"--{name.replace('_', '-')}" for name in NAMES}
 
 
@@ -15,11 +16,27 @@ def add_arguments(parser: Parser) -> None:
     """Add the arguments of the command."""
     parser.add_model()
     parser.add_out("the file (.safetensors) or folder to write", required=True)
-    parser.add_argument("--n", type=parse_count, help="dimension of the algebras")
+    parser.add_argument(
+        "--n", type=parse_n, help="dimension of the algebras, or a pair such as 16x4 (out x in)"
+    )
     parser.add_argument(
         "--budget",
         type=float,
         help="instead of --n: the share of its parameters that the model may keep, such as 0.3",
+    )
+    parser.add_argument(
+        "--compute",
+        type=float,
+        help="the share of its multiplications that the model may keep; needs --calibration",
+    )
+    parser.add_argument(
+        "--calibration",
+        type=Path,
+        help="inputs of the model to fit the layers to, without labels: a .npy array whose first "
+        "axis counts the samples, or a .npz file with one array for each argument",
+    )
+    parser.add_argument(
+        "--cache", type=Path, help="a folder that keeps what was measured, to go on from"
     )
     parser.add_argument("--terms", type=parse_count, help="number of Kronecker terms, n by default")
     parser.add_argument("--algebra", help="instead of --n: a known algebra, such as quaternion")
@@ -47,6 +64,13 @@ def add_arguments(parser: Parser) -> None:
     )
 
 
+def parse_n(text: str) -> int | tuple[int, int]:
+    """Return the dimension in a text such as 4 or 16x4."""
+    from phnn.structure import parse_dimension
+
+    return parse_dimension(text)
+
+
 def split_patterns(text: str) -> list[str]:
     """Return the patterns in a text such as layer1.*,fc."""
     return [pattern.strip() for pattern in text.split(",")]
@@ -55,8 +79,11 @@ def split_patterns(text: str) -> list[str]:
 def run(
     model: str,
     out: Path,
-    n: int | None,
+    n: int | tuple[int, int] | None,
     budget: float | None,
+    compute: float | None,
+    calibration: Path | None,
+    cache: Path | None,
     terms: int | None,
     algebra: str | None,
     learn_algebra: bool,
@@ -75,13 +102,17 @@ def run(
     import phnn
     from phnn.io.saving import check_target
 
-    if budget is None and n is None and algebra is None:
-        raise UsageError("give --n, --algebra or --budget")
-    if budget is not None and (n, terms, algebra) != (None, None, None):
-        raise UsageError("--budget chooses n and terms; leave --n, --terms and --algebra out")
+    if all(choice is None for choice in (budget, compute, n, algebra)):
+        raise UsageError("give --n, --algebra, --budget or --compute")
+    if (budget, compute) != (None, None) and (n, terms, algebra) != (None, None, None):
+        option = "--budget" if budget is not None else "--compute"
+        raise UsageError(f"{option} chooses n and terms; leave --n, --terms and --algebra out")
+    if compute is not None and calibration is None:
+        raise UsageError("--compute counts multiplications for real inputs; give --calibration")
     with speaking_of(path="--out"):
         check_target(out)
     known = None if algebra is None else phnn.algebra.get(algebra)
+    data = None if calibration is None else tuple(read_arrays(calibration))
     found = find_model(model)
     with speaking_of(**OPTIONS):
         converted = phnn.convert(
@@ -91,6 +122,9 @@ def run(
             algebra=known,
             learn_algebra=learn_algebra or None,
             budget=budget,
+            compute=compute,
+            calibration=data,
+            cache=cache,
             include=include,
             exclude=exclude,
             indivisible=indivisible,

@@ -1,4 +1,4 @@
-"""The command that makes data for the sound task."""
+"""The command that makes data for the task sound."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import os
 import shlex
 from pathlib import Path
 from typing import Literal
+
+from phnn.cli.training import resumable
 
 
 def simulate(
@@ -26,31 +28,30 @@ def simulate(
 ) -> int:
     """Make scenes for sound event detection, in the format of L3DAS21, from a folder of clips.
 
-    Each scene is a minute in an office of 6 × 5 × 3 m, heard by two ambisonics microphones. It has
-    at most one, two or three sounds at once, and takes 31 MB (16 bytes per sample of time): 1.5 GB
-    in all by default. The same command again goes on where it stopped, and makes only scenes that
-    are missing.
+    Each scene is a minute in an office of 6 × 5 × 3 m with two ambisonics microphones. It has at
+    most one, two or three sounds at once, and takes 31 MB (16 bytes per sample of time): 1.5 GB in
+    all by default. The same command continues where it was stopped: it makes the missing scenes.
 
     Example: phnn simulate --clips sounds/ --train 72 --dev 24 --out scenes
 
     Args:
         out: Folder to write.
         clips: Folder with a folder of mono audio files for each class. By default the clips are
-            synthetic, for the classes of L3DAS21.
+            synthetic, with the classes of L3DAS21.
         train: Number of scenes for training.
         dev: Number of scenes for testing, from clips that training does not use.
         seconds: Length of a scene.
         rate: Samples per second; clips of another rate are converted.
         rt60: Seconds until a sound has fallen by 60 dB, by Sabine's formula; 0 for a room without
             walls.
-        reflections: Most walls on the way of a sound; by default as many as take 35 dB from it. The
-            time for a scene grows with their cube.
+        reflections: Most walls on the path of a sound; by default as many as take 35 dB from it.
+            The time for a scene grows with their cube.
         snr: Decibels from the background noise to the sounds; inf for no noise.
-        folds: Folds for testing, with commas between them, when the clips have a metadata.csv with
-            the columns file and fold; the last by default. Without folds, a fifth of each class.
+        folds: Folds for testing, separated by commas, when the clips have a metadata.csv with the
+            columns file and fold; the last by default. Without folds, a fifth of each class.
         labels: Column of metadata.csv with the classes; by default they are the folders' names.
         stereo: Whether a clip of several channels is an error, or averaged.
-        seed: Of everything random; scene by scene, whatever the number of processes.
+        seed: Seed of everything random. The number of processes makes no difference.
         jobs: Processes at once; one for each core by default.
     """
     from phnn.lab.tasks.sound.classes import CLASSES
@@ -70,7 +71,8 @@ def simulate(
     reflections = count_reflections(rt60) if reflections is None else reflections
     simulation = Simulation(source, seed, seconds, rate, rt60, reflections, snr)
     jobs = (os.cpu_count() or 1) if jobs is None else jobs
-    done = run(simulation, out, train=train, dev=dev, jobs=jobs)
+    with resumable():
+        done = run(simulation, out, train=train, dev=dev, jobs=jobs)
     print(
         f"made {done.made} scenes of {seconds:g} s in {out}, {done.found} were there; "
         f"{done.size / 1e9:.2f} GB in all"

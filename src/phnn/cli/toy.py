@@ -10,13 +10,13 @@ from phnn.cli.training import FAILED_RUNS
 def toy(out: Path | None = None, steps: int = 400, seed: int = 0) -> int:
     """Let PH layers find the rules of known algebras, and check that they do.
 
-    The learning tests of the paper: data made by a quaternion convolution, by pure quaternions, and
-    by other algebras. The command fails when a rule is not found.
+    These are the learning tests of the paper: data from a quaternion convolution, from pure
+    quaternions, and from other algebras. The command fails when a rule is not found.
 
     Args:
         out: Folder of the results; runs/toy by default.
-        steps: Of training, for each problem.
-        seed: Of filters, starting values and data.
+        steps: Training steps for each problem.
+        seed: Seed of filters, starting values and data.
     """
     from phnn.lab.reports.toy import draw_algebras, draw_losses, render_toy, write_toy
     from phnn.lab.tasks.toy import PROBLEMS, solve

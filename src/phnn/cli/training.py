@@ -7,9 +7,8 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from functools import partial
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -35,7 +34,8 @@ def train(recipe: str, overrides: Overrides, out: Path | None = None) -> int:
         out: Folder of the run; runs/RECIPE-VARIANT-seedN by default. The same command continues
             from the last checkpoint there, and shows the result of a run that has ended.
     """
-    return _until_stopped(partial(_train, recipe, overrides, out))
+    with resumable():
+        return _train(recipe, overrides, out)
 
 
 def _train(recipe: str, overrides: Overrides, out: Path | None) -> int:
@@ -56,19 +56,18 @@ def _train(recipe: str, overrides: Overrides, out: Path | None) -> int:
     return 0
 
 
-def _until_stopped(work: Callable[[], int]) -> int:
-    """Do the work of a command that continues when it is given again; say so when it is stopped."""
-    from phnn.lab.training.stopping import Stoppable, Stopped
+@contextmanager
+def resumable() -> Iterator[None]:
+    """End work with the exit code of a signal, and say how to continue it."""
+    from phnn.lab.stopping import Stoppable, Stopped
 
     try:
         with Stoppable():
-            return work()
+            yield
     except Stopped as stopped:
-        print(
-            f"phnn: stopped by {stopped.name}; give the same command again to continue",
-            file=sys.stderr,
-        )
-        return stopped.exit_code
+        hint = "give the same command again to continue"
+        print(f"phnn: stopped by {stopped.name}; {hint}", file=sys.stderr)
+        raise
 
 
 def test(checkpoint: Path, overrides: Overrides) -> int:
@@ -171,7 +170,8 @@ def compare(
         power: Power of the hardware in watts, for the paper's estimate of CO2, hours × power ×
             0.445 kg/kWh.
     """
-    return _until_stopped(partial(_compare, overrides, comparison, out, jobs, power))
+    with resumable():
+        return _compare(overrides, comparison, out, jobs, power)
 
 
 def _compare(

@@ -50,6 +50,9 @@ def choose(
         chosen = _spend(candidates, limits, chosen)
         if best is None or _total(chosen) < _total(best):
             best = chosen
+    if best is None:
+        chosen = _repair(candidates, limits)
+        best = None if chosen is None else _spend(candidates, limits, chosen)
     return best
 
 
@@ -85,6 +88,31 @@ def _bisect(
         else:
             low = middle
     return found
+
+
+def _repair(
+    candidates: Mapping[str, Sequence[Candidate]], limits: Limits
+) -> dict[str, Candidate] | None:
+    """Look for any choice within the limits, where no price leads to one: layer by layer."""
+    parameters, multiplications = max(limits.parameters, 1), max(limits.multiplications, 1)
+
+    def excess(chosen: Mapping[str, Candidate]) -> float:
+        size = sum(c.parameters for c in chosen.values()) / parameters
+        work = sum(c.multiplications for c in chosen.values()) / multiplications
+        return max(size - 1, 0) + max(work - 1, 0)
+
+    chosen = {
+        name: min(
+            options, key=lambda c: c.parameters / parameters + c.multiplications / multiplications
+        )
+        for name, options in candidates.items()
+    }
+    for _ in range(len(candidates)):
+        for name, options in candidates.items():
+            chosen[name] = min(options, key=lambda c, name=name: excess({**chosen, name: c}))  # type: ignore[misc]
+        if limits.hold(chosen):
+            return chosen
+    return None
 
 
 def _largest(candidates: Mapping[str, Sequence[Candidate]]) -> tuple[float, float]:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from phnn._names import check_choices
 from phnn.conversion.sites import Site
 from phnn.decompose import activations
 from phnn.decompose.activations import Moments
@@ -18,12 +19,13 @@ from phnn.decompose.threads import one_thread
 from phnn.functional import Sizes
 from phnn.structure import Structure
 
-__all__ = ["Candidate", "Family", "by_activations", "by_weights", "start_of"]
+__all__ = ["KINDS", "Candidate", "Family", "by_activations", "by_weights", "start_of"]
 
 # shares of a layer's parameters that are tried, in steps of about a half
 SHARES = (0.025, 0.045, 0.075, 0.12, 0.18, 0.27, 0.4, 0.57, 0.78)
 FINALISTS = 2  # shapes of each share that are fitted to activations, the best by their weights
 ROUNDS = 2  # of each fit, when there are many; the chosen one gets more
+KINDS = ("square", "rectangular", "low rank")
 LARGEST = 640  # the smaller side of a rearranged weight: its spectrum costs the cube of it
 
 
@@ -76,6 +78,12 @@ class Family:
     square: bool = True
     rectangular: bool = True
     low_rank: bool = True
+
+    @classmethod
+    def of(cls, kinds: Sequence[str]) -> Family:
+        """Return the family of the kinds that a user names."""
+        check_choices("kind of structure", kinds, KINDS)
+        return cls("square" in kinds, "rectangular" in kinds, "low rank" in kinds)
 
     def shapes(self, out: int, inputs: int, kernel: int) -> list[tuple[int, int]]:
         """Return the pairs (n_out, n_in) for a weight of these sizes."""

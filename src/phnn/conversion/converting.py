@@ -13,6 +13,7 @@ from torch import nn
 
 from phnn.algebra import Algebra
 from phnn.conversion.calibration import Calibration, Forward
+from phnn.conversion.candidates import KINDS, Family
 from phnn.conversion.decisions import (
     Decision,
     Patterns,
@@ -24,7 +25,7 @@ from phnn.conversion.decisions import (
     select,
 )
 from phnn.conversion.fitting import Fit, Progress
-from phnn.conversion.report import Entry, Report
+from phnn.conversion.report import Entry, Report, count_parameters
 from phnn.conversion.shrinking import Shrunk, fit_given, shrink, shrink_by_score
 from phnn.conversion.sites import Site, find_sites, hooks, replace_modules
 from phnn.decompose import Nearest, nearest_shared
@@ -47,6 +48,7 @@ def convert(
     compute: float | None = None,
     calibration: Any = None,
     forward: Forward | None = None,
+    kinds: Sequence[str] = KINDS,
     evaluate: Callable[[nn.Module], float] | None = None,
     tolerance: float | None = None,
     relative: bool = False,
@@ -86,6 +88,8 @@ def convert(
             arguments, or a dict of named ones), or an iterable of calls.
         forward: How a batch of the calibration data is fed: a function of model and batch, such as
             `lambda model, batch: model(batch[0])` for a loader with labels.
+        kinds: Which structures a budget may choose: "square" (the paper's), "rectangular", and
+            "low rank".
         evaluate: A function of a model that returns its score.
         tolerance: By how much the score may fall.
         relative: Whether the tolerance is a share of the score.
@@ -119,6 +123,7 @@ def convert(
         raise TypeError("give n=, algebra=, budget=, compute= or evaluate=")
     _check_options(n, terms, known, budget, compute, start, indivisible, calibration, share_algebra)
     _check_search(evaluate, tolerance, calibration, budget, n)
+    family = Family.of(kinds)
     sites = find_sites(model, allow)
     check_patterns(sites, include=include, exclude=exclude, n=n)
     decisions = select(model, sites, include, exclude)
@@ -145,27 +150,32 @@ def convert(
             tolerance,
             relative=relative,
             lower_is_better=lower_is_better,
+            family=family,
             cache=cache,
             progress=progress,
         )
     elif chooses:
-        shrunk = shrink(model, decisions, budget, compute, data, cache=cache, progress=progress)
+        shrunk = shrink(
+            model, decisions, budget, compute, data, family=family, cache=cache, progress=progress
+        )
     elif data is not None:
         shrunk = fit_given(model, decisions, data, progress)
     if shrunk is not None:
         decisions = shrunk.decisions
-    before = sum(parameter.numel() for parameter in model.parameters())
+    before = count_parameters(model)
     made = _make(decisions, None if shrunk is None else shrunk.fits, start, share_algebra)
     entries = tuple(_entry(decision, made.get(decision.name)) for decision in decisions)
     layers = {name: m.layer for name, m in made.items()}
     replaced = cast("Model", replace_modules(model, sites, layers, inplace))
     if shrunk is not None and shrunk.norms:
         replaced.load_state_dict(shrunk.norms, strict=False)
-    after = sum(parameter.numel() for parameter in replaced.parameters())
+    after = count_parameters(replaced)
     replaced.phnn_report = Report(  # type: ignore[assignment]
         entries,
-        before,
-        after,
+        parameters_before=before.parameters,
+        parameters_after=after.parameters,
+        bytes_before=before.bytes,
+        bytes_after=after.bytes,
         **({} if shrunk is None else shrunk.summary),
     )
     return replaced

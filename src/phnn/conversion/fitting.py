@@ -9,7 +9,7 @@ ones got wrong.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -93,6 +93,7 @@ def fit_in_order(
     structures: Mapping[str, Structure | None],
     calibration: Calibration,
     progress: Progress | None = None,
+    by_weight: Container[str] = (),
 ) -> Fitted:
     """Fit the layers of a model one after the other, in the order of the forward pass.
 
@@ -102,6 +103,7 @@ def fit_in_order(
         structures: What each becomes; None for layers that stay dense and are fitted, too.
         calibration: The data.
         progress: Told what is done, how far, and of how much.
+        by_weight: Names of sites to fit to their weights, because other layers share them.
     """
     student = copy.deepcopy(model)
     fits: dict[str, Fit] = {}
@@ -112,6 +114,8 @@ def fit_in_order(
             if progress is not None:
                 progress("fitting layers", len(fits), len(chosen))
             moments, sums = _student_moments(student, site, targets.pop(site.name), calibration)
+            if site.name in by_weight:
+                moments, sums = None, _Sums(site)
             fits[site.name] = _fit_site(site, structures[site.name], moments, sums)
             _write(student.get_submodule(site.name), site, fits[site.name])
     return Fitted(student, fits, _distance(model, student, calibration))

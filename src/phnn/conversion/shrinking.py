@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from phnn.conversion.sites import Site
 __all__ = ["Shrunk", "fit_given", "shrink", "shrink_by_score"]
 
 BUDGETS = (0.8, 0.65, 0.5, 0.4, 0.3, 0.2, 0.15, 0.1)  # where a search by score begins
+EVERY = Family()
 HALVINGS = 2  # steps between the last budget that is accepted and the first that is not
 
 
@@ -58,6 +60,7 @@ def shrink(
     compute: float | None,
     calibration: Calibration | None,
     *,
+    family: Family = EVERY,
     cache: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Shrunk:
@@ -69,10 +72,11 @@ def shrink(
         budget: Share of the parameters that the model may keep.
         compute: Share of the multiplications that it may keep.
         calibration: The data; without it the errors are those of the weights.
+        family: Which structures to consider.
         cache: A folder that keeps what was measured.
         progress: Told what is done, how far, and of how much.
     """
-    study = Study(model, decisions, calibration, cache, progress)
+    study = Study(model, decisions, calibration, family, cache, progress)
     return study.shrink(budget, compute)
 
 
@@ -85,10 +89,11 @@ def fit_given(
     """Fit the structures that the user gave to the data."""
     order, silent = _order(model, [d.site for d in decisions if d.is_open], calibration)
     structures = {d.name: d.structure for d in decisions if d.structure is not None}
-    fitted = fit_in_order(
-        model, [s for s in order if s.name in structures], structures, calibration, progress
-    )
-    return Shrunk(_note_silent(decisions, silent), fitted.fits, summary=_summary(fitted))
+    shared = {d.tied_to.name for d in decisions if d.tied_to is not None}
+    sites = [site for site in order if site.name in structures]
+    fitted = fit_in_order(model, sites, structures, calibration, progress, shared)
+    summary = {**_summary(fitted), "done": ["layers fitted in order"]}
+    return Shrunk(_note_silent(decisions, silent), fitted.fits, summary=summary)
 
 
 class Study:
@@ -98,6 +103,7 @@ class Study:
         model: The model.
         decisions: Which layers are open.
         calibration: The data, or None.
+        family: Which structures to consider.
         cache: A folder that keeps what was measured, or None.
         progress: Told what is done.
     """
@@ -107,13 +113,15 @@ class Study:
         model: nn.Module,
         decisions: Sequence[Decision],
         calibration: Calibration | None,
+        family: Family = EVERY,
         cache: str | os.PathLike[str] | None = None,
         progress: Progress | None = None,
     ) -> None:
-        self.model, self.calibration = model, calibration
+        self.model, self.calibration, self.family = model, calibration, family
         self.progress = progress or (lambda what, done, total: None)
         self.sites = [d.site for d in decisions if d.is_open]
         self.silent: set[str] = set()
+        self.shared = {d.tied_to.name for d in decisions if d.tied_to is not None}
         self.positions = dict.fromkeys((site.name for site in self.sites), 0.0)
         if calibration is not None:
             self.sites, self.silent = _order(model, self.sites, calibration)
@@ -121,14 +129,13 @@ class Study:
         self.decisions = _note_silent(decisions, self.silent)
         self.total = sum(parameter.numel() for parameter in model.parameters())
         self.fixed = self.total - sum(site.weight.numel() for site in self.sites)
-        self.cache = None if cache is None else _Cache(Path(cache), model, self.sites, calibration)
+        self.cache = None if cache is None else _Cache(Path(cache), self.sites, calibration, family)
         self.candidates = self._measure()
 
     def _measure(self) -> dict[str, list[Candidate]]:
         found: dict[str, list[Candidate]] = {}
         known = {} if self.cache is None else self.cache.read()
         missing = [site for site in self.sites if site.name not in known]
-        family = Family()
         if self.calibration is None:
             pairs = ((site, None) for site in missing)
         else:
@@ -136,10 +143,10 @@ class Study:
         for site, moments in pairs:
             self.progress("measuring layers", len(known), len(self.sites))
             positions = self.positions[site.name]
-            if moments is None:
-                known[site.name] = by_weights(site, family, positions)
+            if moments is None or site.name in self.shared:
+                known[site.name] = by_weights(site, self.family, positions)
             else:
-                known[site.name] = by_activations(site, moments, family, positions)
+                known[site.name] = by_activations(site, moments, self.family, positions)
             if self.cache is not None:
                 self.cache.write(known)
         for site in self.sites:
@@ -152,8 +159,7 @@ class Study:
         if budget is not None:
             parameters = int(budget * self.total) - self.fixed
         if compute is not None:
-            assert self.calibration is not None
-            whole = _count_model(self.model, self.calibration)
+            whole = self.multiplications
             dense = sum(
                 count_multiplications(site, None, self.positions[site.name]) for site in self.sites
             )
@@ -176,7 +182,7 @@ class Study:
         if chosen is None:
             raise ValueError(self._explain(budget, compute))
         if self.calibration is None:
-            return Shrunk(self._decide(chosen), summary={"data": "none: fitted to the weights"})
+            return Shrunk(self._decide(chosen), summary={"done": ["fitted to the weights"]})
         rivals = [chosen]
         low_rank = self.choose(budget, compute, _is_low_rank)
         if low_rank is not None and low_rank != chosen:
@@ -190,13 +196,33 @@ class Study:
             done.append("batch norm statistics taken again")
             norms = _norm_state(network.model)
         return Shrunk(
-            self._decide(rivals[best]), network.fits, norms, {**_summary(network), "done": done}
+            self._decide(rivals[best]),
+            network.fits,
+            norms,
+            {**_summary(network), **self._work(rivals[best]), "done": done},
         )
+
+    def _work(self, chosen: Mapping[str, Candidate]) -> dict[str, float]:
+        """Return the multiplications of a sample before and after."""
+        dense = (count_multiplications(s, None, self.positions[s.name]) for s in self.sites)
+        saved = sum(dense) - sum(candidate.multiplications for candidate in chosen.values())
+        return {
+            "multiplications_before": self.multiplications,
+            "multiplications_after": self.multiplications - saved,
+        }
+
+    @cached_property
+    def multiplications(self) -> float:
+        """Multiplications of the whole model for one sample."""
+        assert self.calibration is not None
+        return _count_model(self.model, self.calibration)
 
     def _fit(self, chosen: Mapping[str, Candidate]) -> Fitted:
         assert self.calibration is not None
         structures = {name: candidate.structure for name, candidate in chosen.items()}
-        return fit_in_order(self.model, self.sites, structures, self.calibration, self.progress)
+        return fit_in_order(
+            self.model, self.sites, structures, self.calibration, self.progress, self.shared
+        )
 
     def _decide(self, chosen: Mapping[str, Candidate]) -> list[Decision]:
         return [
@@ -301,12 +327,12 @@ class _Cache:
     def __init__(
         self,
         folder: Path,
-        model: nn.Module,
         sites: Sequence[Site],
         calibration: Calibration | None,
+        family: Family,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        digest = sha256()
+        digest = sha256(repr(family).encode())
         for site in sites:
             digest.update(f"{site.name}{tuple(site.weight.shape)}".encode())
             digest.update(site.weight.detach().float().cpu().contiguous().numpy().tobytes())
@@ -341,6 +367,7 @@ def shrink_by_score(
     *,
     relative: bool,
     lower_is_better: bool,
+    family: Family,
     cache: str | os.PathLike[str] | None,
     progress: Progress | None,
 ) -> Shrunk:
@@ -349,7 +376,7 @@ def shrink_by_score(
     Budgets are tried from large to small, and the interval between the last that is accepted and
     the first that is not is halved twice.
     """
-    study = Study(model, decisions, calibration, cache, progress)
+    study = Study(model, decisions, calibration, family, cache, progress)
     with evaluating(model):
         original = _score(evaluate, model)
     allowed = tolerance * abs(original) if relative else tolerance
@@ -367,7 +394,7 @@ def shrink_by_score(
         fall = score - original if lower_is_better else original - score
         if fall > allowed:
             return None
-        summary = {**_summary(fitted), "done": ["layers fitted in order"]}
+        summary = {**_summary(fitted), **study._work(chosen), "done": ["layers fitted in order"]}
         return Shrunk(study._decide(chosen), fitted.fits, summary=summary)
 
     best: Shrunk | None = None

@@ -241,7 +241,7 @@ def keep_known(tree: Mapping[str, Any]) -> Tree:
     names = {f.name for f in fields(Recipe)}
     return {
         key: {k: v for k, v in value.items() if k in {f.name for f in fields(SECTIONS[key])}}
-        if key in SECTIONS
+        if key in SECTIONS and isinstance(value, Mapping)
         else value
         for key, value in tree.items()
         if key in names

@@ -217,9 +217,10 @@ def check_folder(folder: Path, recipe: Recipe, *, asked: bool = False) -> None:
             when a run continues may then have changed.
     """
     ended = (folder / RESULT).exists()
-    if not (folder / CONFIG).exists() or not (ended or (folder / LAST).exists()):
+    described = (folder / CONFIG).exists()
+    if not ended and not (described and (folder / LAST).exists()):
         return
-    run = Run.open(folder)
+    run = Run.open(folder) if described else Run.make(folder, recipe).refresh()
     assert run.recipe is not None
     new = recipe.to_dict()
     changed = differences(run.recipe, new, ended=ended and not asked)
@@ -248,11 +249,13 @@ def _read_config(folder: Path) -> tuple[Tree, Tree]:
     path = folder / CONFIG
     try:
         tree = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise _not_a_recipe(path, error) from error
     if not isinstance(tree, dict):
         raise _not_a_recipe(path, "it is empty" if tree is None else "it is no mapping")
-    about = tree.pop("run", {"began": _read_asked(folder)})
+    about = tree.pop("run", None) or {"began": _read_asked(folder)}
+    if not isinstance(about, dict):
+        raise _not_a_recipe(path, f"run: {about!r} is no mapping")
     major, minor = _parse_format(path, about.get("format", "1.0"))
     if major != FORMAT[0]:
         raise RunFolderError(
@@ -292,6 +295,10 @@ def _compare_result(result: Mapping[str, Any], tree: Tree | None) -> list[str]:
     if tree is None:
         return []
     ours = public(build_recipe(tree))
-    # results from before format 1.0 hold these parts of the recipe alone
-    theirs = result.get("recipe") or {**ours, **{k: result[k] for k in ("task", "data", "seed")}}
+    if "recipe" in result:
+        theirs = public(build_recipe(keep_known(result["recipe"])))
+    else:  # from before format 1.0
+        known = {name: result[name] for name in ("task", "data", "seed") if name in result}
+        model = {name: result["model"].get(name) for name in ours["model"]}
+        theirs = {**ours, **known, "model": model}
     return differences(theirs, ours, ended=True)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import soundfile
 
+from helpers.processes import list_children, start, wait_for, wait_until_gone
 from phnn import cli
 from phnn.cli.lab import parse
 from phnn.cli.training import train
@@ -525,3 +526,16 @@ def test_the_command_names_its_extra(tmp_path, capsys, monkeypatch, module):
     code, _, err = call(capsys, "simulate", "--train", 1, *QUICK, "-o", tmp_path / "out")
     assert code == cli.USER_ERROR
     assert f'this command needs {module}; pip install "phnn[sound]"' in err
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGKILL")
+def test_a_killed_simulation_leaves_no_process_behind(tmp_path):
+    out = tmp_path / "out"
+    process = start("simulate", "--out", out, "--train", 500, "--seconds", 8, "--jobs", 2)
+    wait_for(lambda: list(out.rglob("label_*.csv")), process)
+    children = list_children(process)
+    assert len(children) >= 2
+    process.kill()
+    wait_until_gone(children, 20)
+    process.communicate()

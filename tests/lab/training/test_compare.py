@@ -22,7 +22,7 @@ from phnn.lab.recipe import build_recipe, list_comparisons
 from phnn.lab.reports.bubbles import spread_out
 from phnn.lab.runs import Run
 from phnn.lab.tasks.images.classifier import Classifier
-from phnn.lab.training import check_recipe
+from phnn.lab.training import check_recipe, train
 from phnn.lab.training.energy import estimate_co2
 
 
@@ -191,6 +191,20 @@ def test_dead_process_is_a_failed_run(comparison, tmp_path, monkeypatch):
     assert ended.error == "its process ended with exit code -9"
 
 
+def test_a_result_of_somebody_else_is_no_result(comparison, tmp_path, monkeypatch):
+    """While a run waits, another process trains something else in its folder."""
+    (run, *_) = plan(load_comparison(comparison), tmp_path / "out", {})
+
+    def train_another(folder):
+        other = build_recipe({**run.recipe, "seed": 99})
+        train(other, folder, progress=False)
+
+    run_in_process(monkeypatch, before=train_another)
+    (ended,) = run_all([run], 1, lambda _: None)
+    assert ended.result is None
+    assert "holds a run of another recipe (seed: 99 → 0)" in ended.error
+
+
 def test_interrupt_leaves_no_process_behind(comparison, tmp_path, monkeypatch):
     sleepers = []
 
@@ -220,7 +234,8 @@ def test_a_terminated_comparison_ends_its_runs(comparison, tmp_path, monkeypatch
     replace_popen(monkeypatch, sleep)
     monkeypatch.setattr(processes, "sleep", lambda _: signal.raise_signal(signal.SIGTERM))
     before = signal.getsignal(signal.SIGTERM)
-    assert call(comparison, tmp_path / "out") == 143
+    with pytest.raises(SystemExit, match="143"):
+        call(comparison, tmp_path / "out")
     assert "stopped by SIGTERM; give the same command again" in capsys.readouterr().err
     assert [process.returncode for process in sleepers] == [-15]
     assert signal.getsignal(signal.SIGTERM) is before
@@ -253,7 +268,9 @@ def test_packaged_comparisons(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", list_comparisons())
 def test_packaged_comparisons_can_be_built(name):
-    runs = plan(load_comparison(name), Path("out"), {})
+    loaded = load_comparison(name)
+    root = {"data": {"root": "scenes"}} if loaded.task.name == "sound" else {}
+    runs = plan(loaded, Path("out"), root)
     distinct = {json.dumps(run.recipe["model"]): run.recipe for run in runs}
     for recipe in distinct.values():
         check_recipe(build_recipe(recipe))

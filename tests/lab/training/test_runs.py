@@ -88,6 +88,20 @@ def test_a_result_belongs_to_its_recipe(ended, tiny):
         check_folder(ended, other)
 
 
+def test_a_result_without_its_description(ended, tiny):
+    (ended / "config.yaml").unlink()
+    assert run(tiny, ended)["epochs"] == 3  # it tells its recipe itself
+    with pytest.raises(RunFolderError, match=r"belongs to another recipe \(seed: 0 → 1\)"):
+        run(tiny, ended, seed=1)
+
+
+@pytest.mark.parametrize("text", ["", "- a list", "run: 3", "{", "\x00", "seed: [1]"])
+def test_a_damaged_description_is_named(ended, tiny, text):
+    (ended / "config.yaml").write_text(text)
+    with pytest.raises(RunFolderError, match=r"config\.yaml is not a recipe"):
+        run(tiny, ended)
+
+
 def test_a_damaged_result_is_named(ended):
     (ended / "result.json").write_text('{"half')
     with pytest.raises(RunFolderError, match=r"result\.json is damaged"):

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from time import sleep
 
 from filelock import FileLock, Timeout
 
-from phnn.lab.runs import Run, RunFolderError
+from phnn.lab.recipe import build_recipe
+from phnn.lab.runs import Run, RunFolderError, check_folder
 
 LOG = "train.log"  # in the folder of a run
 END_SECONDS = 40.0  # for a run to end, which may first write a checkpoint
@@ -57,16 +59,17 @@ def run_all(
     Returns:
         The runs with their outcomes.
     """
-    known = [run.refresh() for run in runs]
+    known = [_read_outcome(run) for run in runs]
     known = [run if run.result is not None else replace(run, error=None) for run in known]
     waiting = deque(number for number, run in enumerate(known) if run.result is None)
     running: dict[int, subprocess.Popen[bytes]] = {}
     report(known)
+    pipe, own_end = os.pipe()  # its own end is closed when this process ends
     try:
         while waiting or running:
             while waiting and len(running) < jobs:
                 number = waiting.popleft()
-                running[number] = _start(known[number], command, visible=jobs == 1)
+                running[number] = _start(known[number], command, pipe, visible=jobs == 1)
             ended = [number for number, process in running.items() if process.poll() is not None]
             for number in ended:
                 code = running.pop(number).returncode
@@ -79,6 +82,8 @@ def run_all(
             process.terminate()
         for process in running.values():
             _await(process)
+        os.close(pipe)
+        os.close(own_end)
     return known
 
 
@@ -90,22 +95,29 @@ def _await(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _start(run: Run, command: str, *, visible: bool) -> subprocess.Popen[bytes]:
+def _start(run: Run, command: str, pipe: int, *, visible: bool) -> subprocess.Popen[bytes]:
     run.folder.mkdir(parents=True, exist_ok=True)
     names = {name: getattr(run, name) for name in ("comparison", "family", "variant")}
     what = json.dumps({"recipe": run.recipe, "names": names, "command": command})
     argv = [sys.executable, "-m", "phnn.lab.training", str(run.folder), what]
     # a session of its own: Ctrl-C is for this process, which then ends the runs
-    options = {"stdin": subprocess.PIPE, "start_new_session": True}
-    if visible:
-        return subprocess.Popen(argv, **options)  # type: ignore[call-overload, no-any-return]
-    with (run.folder / LOG).open("ab") as log:
-        return subprocess.Popen(argv, stdout=log, stderr=log, **options)  # type: ignore[call-overload, no-any-return]
+    with nullcontext() if visible else (run.folder / LOG).open("ab") as log:
+        return subprocess.Popen(argv, stdin=pipe, stdout=log, stderr=log, start_new_session=True)
+
+
+def _read_outcome(run: Run) -> Run:
+    """Return a run with its outcome; the result of another recipe is an error."""
+    found = run.refresh()
+    try:
+        check_folder(run.folder, build_recipe(run.recipe or {}), asked=True)
+    except RunFolderError as error:
+        return replace(found, result=None, error=str(error))
+    return found
 
 
 def _settle(run: Run, code: int, *, has_log: bool) -> Run:
-    """Return a run with what became of it; its result counts if it is of its recipe."""
-    ended = run.refresh()
+    """Return a run whose process has ended, with its outcome."""
+    ended = _read_outcome(run)
     if ended.result is not None or ended.error is not None:
         return ended
     hint = f"; see {run.folder / LOG}" if has_log else ""

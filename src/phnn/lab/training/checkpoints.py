@@ -6,16 +6,16 @@ import time
 from pathlib import Path
 from typing import Any
 
-import lightning
 import torch
+from lightning import LightningModule, Trainer
 from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.pytorch.callbacks import Checkpoint
 
 from phnn.io import replacing
 from phnn.lab.runs import BEST, LAST
+from phnn.lab.stopping import Stoppable
 from phnn.lab.tasks.learner import Learner
 from phnn.lab.training.epochs import EpochLog
-from phnn.lab.training.stopping import Stoppable
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -83,22 +83,18 @@ class Keeper(Checkpoint):
         self.history.epochs = state["epochs"]
         self.best_score, self.best_epoch = state["score"], state["epoch"]
 
-    def on_train_start(
-        self, trainer: lightning.Trainer, learner: lightning.LightningModule
-    ) -> None:
+    def on_train_start(self, trainer: Trainer, learner: LightningModule) -> None:
         """Let signals wait for a checkpoint; end a run that early stopping has ended before."""
         self._saved_at = time.monotonic()
         self.stop.deferred = True
         if any(each.wait_count >= each.patience for each in trainer.early_stopping_callbacks):
             trainer.should_stop = True
 
-    def on_train_end(self, trainer: lightning.Trainer, learner: lightning.LightningModule) -> None:
+    def on_train_end(self, trainer: Trainer, learner: LightningModule) -> None:
         """Let signals end the process at once."""
         self.stop.deferred = False
 
-    def on_train_batch_end(
-        self, trainer: lightning.Trainer, learner: lightning.LightningModule, *args: Any
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, learner: LightningModule, *args: Any) -> None:
         """Checkpoint in the middle of an epoch, if asked to or told to stop."""
         if trainer.is_last_batch:
             return  # the checkpoint of the epoch is next, after validation
@@ -108,16 +104,14 @@ class Keeper(Checkpoint):
         if by_steps or told or self._is_late(trainer):
             self._save(trainer, self.last)
 
-    def _is_late(self, trainer: lightning.Trainer) -> bool:
+    def _is_late(self, trainer: Trainer) -> bool:
         if self.minutes is None:
             return False
         late = time.monotonic() - self._saved_at >= 60 * self.minutes
         # every process must come to the same answer: saving is done together
         return bool(trainer.strategy.broadcast(late))
 
-    def on_train_epoch_end(
-        self, trainer: lightning.Trainer, learner: lightning.LightningModule
-    ) -> None:
+    def on_train_epoch_end(self, trainer: Trainer, learner: LightningModule) -> None:
         """Checkpoint an epoch."""
         assert isinstance(learner, Learner)
         if self.history.row is None:
@@ -128,6 +122,6 @@ class Keeper(Checkpoint):
             self._save(trainer, self.best)
         self._save(trainer, self.last)
 
-    def _save(self, trainer: lightning.Trainer, path: Path) -> None:
+    def _save(self, trainer: Trainer, path: Path) -> None:
         trainer.save_checkpoint(path, weights_only=False)
         self._saved_at = time.monotonic()

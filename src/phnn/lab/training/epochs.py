@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-import lightning
 import torch
+from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
 from phnn.io import replacing
@@ -77,37 +77,29 @@ class Clock(Callback):
         """The seconds of training up to now."""
         return self.seconds + time.perf_counter() - self._began
 
-    def on_train_start(
-        self, trainer: lightning.Trainer, learner: lightning.LightningModule
-    ) -> None:
+    def on_train_start(self, trainer: Trainer, learner: LightningModule) -> None:
         """Start the clock."""
         self._began = time.perf_counter()
 
-    def on_train_epoch_start(
-        self, trainer: lightning.Trainer, learner: lightning.LightningModule
-    ) -> None:
+    def on_train_epoch_start(self, trainer: Trainer, learner: LightningModule) -> None:
         """Forget the iterations of the last epoch."""
         self.iterations, self._mark = [], None
 
-    def on_train_batch_end(
-        self, trainer: lightning.Trainer, learner: lightning.LightningModule, *args: Any
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, learner: LightningModule, *args: Any) -> None:
         """Take the time since the end of the last iteration: loading, computing, everything."""
         now = time.perf_counter()
         if self._mark is not None:
             self.iterations.append(now - self._mark)
         self._mark = now
 
-    def on_train_epoch_end(
-        self, trainer: lightning.Trainer, learner: lightning.LightningModule
-    ) -> None:
+    def on_train_epoch_end(self, trainer: Trainer, learner: LightningModule) -> None:
         """Compute the mean of the epoch."""
         settled = self.iterations[SETTLING:] or self.iterations
         if len(settled) > 1:
             times = torch.tensor(settled, dtype=torch.float64)
             self.mean, self.std = float(times.mean()), float(times.std())
 
-    def on_train_end(self, trainer: lightning.Trainer, learner: lightning.LightningModule) -> None:
+    def on_train_end(self, trainer: Trainer, learner: LightningModule) -> None:
         """Stop the clock."""
         self.seconds = self.total
 
@@ -142,22 +134,16 @@ class EpochLog(Callback):
         self.epochs = 0
         self._lr = float("nan")
 
-    def on_train_start(
-        self, trainer: lightning.Trainer, learner: lightning.LightningModule
-    ) -> None:
+    def on_train_start(self, trainer: Trainer, learner: LightningModule) -> None:
         """Drop the rows after the checkpoint."""
         if trainer.is_global_zero:
             self.rows.rewind(self.epochs)
 
-    def on_train_batch_start(
-        self, trainer: lightning.Trainer, learner: lightning.LightningModule, *args: Any
-    ) -> None:
+    def on_train_batch_start(self, trainer: Trainer, learner: LightningModule, *args: Any) -> None:
         """Note the rate of this step; at the end of the epoch it is that of the next one."""
         self._lr = trainer.optimizers[0].param_groups[-1]["lr"]
 
-    def on_train_epoch_end(
-        self, trainer: lightning.Trainer, learner: lightning.LightningModule
-    ) -> None:
+    def on_train_epoch_end(self, trainer: Trainer, learner: LightningModule) -> None:
         """Log an epoch."""
         assert isinstance(learner, Learner)
         self.row = None
@@ -174,7 +160,7 @@ class EpochLog(Callback):
         if trainer.early_stopping_callbacks and monitored in self.row:
             learner.log(monitored, self.row[monitored], logger=False)
 
-    def _make_row(self, trainer: lightning.Trainer, learner: Learner) -> dict[str, Any]:
+    def _make_row(self, trainer: Trainer, learner: Learner) -> dict[str, Any]:
         scores = learner.train_scores.take()
         if not learner.val_scores.empty:
             scores |= learner.val_scores.take()

@@ -14,6 +14,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from phnn.io import save
 from phnn.lab.recipe import Recipe
 from phnn.lab.runs import MODEL, public
+from phnn.lab.stopping import Stoppable, Stopped
 from phnn.lab.tasks.data import Data
 from phnn.lab.tasks.learner import Learner
 from phnn.lab.training.build import build_data, build_learner
@@ -21,7 +22,6 @@ from phnn.lab.training.checkpoints import Keeper
 from phnn.lab.training.energy import EnergyMeter
 from phnn.lab.training.epochs import Clock, EpochLog
 from phnn.lab.training.provenance import describe_environment
-from phnn.lab.training.stopping import Stoppable, Stopped
 from phnn.lab.training.trainer import (
     calm_lightning,
     make_callbacks,

@@ -8,9 +8,9 @@ from typing import Any
 
 from phnn.lab.recipe import Recipe
 from phnn.lab.runs import RESULT, write_json
+from phnn.lab.stopping import Stoppable
 from phnn.lab.training.build import check_recipe
 from phnn.lab.training.folder import is_first_process, open_folder
-from phnn.lab.training.stopping import Stoppable
 
 
 def train(

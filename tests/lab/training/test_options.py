@@ -1,0 +1,158 @@
+"""Options of the trainer that build Lightning's own loggers and callbacks."""
+
+import importlib.util
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from helpers.training import assert_same_run, rows, run
+from phnn.lab.recipe import merge
+from phnn.lab.tasks.learner import Learner
+from phnn.lab.training import RunFolderError, fitting
+
+
+class CrashError(Exception):
+    pass
+
+
+def crash_at(monkeypatch, step):
+    """Let training fail at a step."""
+    original = Learner.training_step
+
+    def fail(self, batch, batch_idx):
+        if self.global_step == step:
+            raise CrashError
+        return original(self, batch, batch_idx)
+
+    monkeypatch.setattr(Learner, "training_step", fail)
+
+
+def run_with_a_crash(monkeypatch, tree, out, step):
+    with monkeypatch.context() as patch:
+        crash_at(patch, step)
+        with pytest.raises(CrashError):
+            run(tree, out)
+    return run(tree, out)
+
+
+# --- loggers -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("logger", "files"), [("csv", ["csv/metrics.csv"]), ("none", [])])
+def test_loggers(tiny, tmp_path, logger, files):
+    run(tiny, tmp_path, trainer={"logger": logger, "max_epochs": 1})
+    assert not (tmp_path / "tensorboard").exists()
+    assert all("val_loss" in (tmp_path / file).read_text() for file in files)
+    assert len(rows(tmp_path)) == 1  # our own log is there always
+
+
+@pytest.mark.parametrize("logger", ["wandb", "mlflow"])
+def test_a_logger_that_is_not_installed(tiny, tmp_path, monkeypatch, logger):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda n, *p: None if n == logger else find(n))
+    with pytest.raises(ValueError, match=f"logger={logger} needs a package: pip install {logger}"):
+        run(tiny, tmp_path, trainer={"logger": logger})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"logger": "tensorbord"}, "logger.*tensorbord"),
+        ({"averaging": "mean"}, "averaging.*mean"),
+        ({"averaging_decay": 1.0}, r"averaging_decay=1\.0 must be at least 0 and below 1"),
+        ({"early_stopping": 0}, r"trainer\.early_stopping=0 must be at least 1"),
+        ({"threads": 0}, r"trainer\.threads=0 must be at least 1"),
+    ],
+)
+def test_mistakes_are_named(tiny, tmp_path, options, message):
+    with pytest.raises(ValueError, match=message):
+        run(tiny, tmp_path, trainer=options)
+
+
+# --- early stopping ------------------------------------------------------------------------------
+
+
+def patient(tiny, **options):
+    """A recipe that does not learn, so that no epoch is better than the first."""
+    trainer = {"max_epochs": 9, "early_stopping": 2, **options}
+    return merge(tiny, {"optimizer": {"lr": 0.0}, "trainer": trainer})
+
+
+def test_early_stopping(tiny, tmp_path):
+    # running means of batch norm change, the accuracy does not
+    result = run(patient(tiny), tmp_path)
+    assert result["epochs"] == len(rows(tmp_path)) < 9
+    best = int(result["selected"].removeprefix("best, epoch "))
+    assert result["epochs"] == best + 3
+
+
+def test_early_stopping_needs_validation(tiny, tmp_path):
+    with pytest.raises(ValueError, match=r"early_stopping=2 needs a validation split"):
+        run(patient(tiny), tmp_path, data={"validation": 0})
+
+
+def test_early_stopping_resumes(tiny, tmp_path, monkeypatch):
+    whole, broken, untested = (tmp_path / name for name in ("whole", "broken", "untested"))
+    run(patient(tiny), whole)
+    run_with_a_crash(monkeypatch, patient(tiny), broken, step=6)
+    assert_same_run(whole, broken)
+
+    def fail(*_):
+        raise CrashError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fitting, "test", fail)  # after the last epoch, before the result
+        with pytest.raises(CrashError):
+            run(patient(tiny), untested)
+    run(patient(tiny), untested)
+    assert_same_run(whole, untested)
+
+
+def test_early_stopping_is_not_changed_on_the_way(tiny, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        crash_at(patch, step=2)
+        with pytest.raises(CrashError):
+            run(patient(tiny), tmp_path)
+    with pytest.raises(RunFolderError, match=r"trainer\.early_stopping: 2 → 5"):
+        run(patient(tiny, early_stopping=5), tmp_path)
+
+
+# --- weight averaging ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options", [{"averaging": "ema", "averaging_decay": 0.9}, {"averaging": "swa"}]
+)
+def test_averaging_resumes(tiny, tmp_path, monkeypatch, options):
+    tree = merge(tiny, {"trainer": options})
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    run(tree, whole)
+    for step in (3, 10):
+        run_with_a_crash(monkeypatch, tree, broken / str(step), step)
+        assert_same_run(whole, broken / str(step))
+
+
+@pytest.mark.parametrize("kind", ["ema", "swa"])
+def test_averages(tiny, tmp_path, monkeypatch, kind):
+    """Compare with the average written out; that of swa begins in the middle."""
+    after = []  # each step
+    original = Learner.on_train_batch_end
+
+    def note(self, *args):
+        after.append({name: p.detach().double() for name, p in self.model.named_parameters()})
+        return original(self, *args)
+
+    monkeypatch.setattr(Learner, "on_train_batch_end", note)
+    options = {"averaging": kind, "averaging_decay": 0.8, "averaging_start": 0.5}
+    run(tiny, tmp_path, data={"validation": 0}, trainer=options)
+    saved = load_file(tmp_path / "model.safetensors")
+    for name in after[0]:
+        weights = [step[name] for step in after]
+        if kind == "ema":
+            expected = weights[0]
+            for weight in weights[1:]:
+                expected = 0.8 * expected + 0.2 * weight
+        else:
+            expected = torch.stack(weights[round(0.5 * len(weights)) :]).mean(0)
+        torch.testing.assert_close(saved[name].double(), expected, rtol=1e-4, atol=1e-6)

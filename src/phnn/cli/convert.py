@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentTypeError
 from pathlib import Path
 
 from phnn.cli.example_input import read_arrays
@@ -68,7 +69,10 @@ def parse_n(text: str) -> int | tuple[int, int]:
     """Return the dimension in a text such as 4 or 16x4."""
     from phnn.structure import parse_dimension
 
-    return parse_dimension(text)
+    try:
+        return parse_dimension(text)
+    except ValueError as error:
+        raise ArgumentTypeError(str(error)) from None
 
 
 def split_patterns(text: str) -> list[str]:

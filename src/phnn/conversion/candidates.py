@@ -181,12 +181,13 @@ def solve(
     A: Tensor,
     F: Tensor,
     rounds: int,
+    gain: float = 0.01,
     fixed: bool = False,
 ) -> tuple[Tensor, Tensor, float]:
     """Fit a structure to activations, in closed form where there is one."""
     if structure.n == (weight.shape[1], 1) and not fixed:
         return activations.low_rank_fit(moments, weight, structure.terms)
-    return activations.fit(moments, A, F, rounds=rounds, fixed=fixed)
+    return activations.fit(moments, A, F, rounds=rounds, gain=gain, fixed=fixed)
 
 
 def start_of(site: Site, weight: Tensor, structure: Structure) -> tuple[Tensor, Tensor]:

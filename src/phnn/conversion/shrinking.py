@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from phnn.conversion.budget import Limits, choose
+from phnn.conversion.budget import Limits, choose, fill
 from phnn.conversion.calibration import Calibration, evaluating
 from phnn.conversion.candidates import (
     Candidate,
@@ -174,7 +174,21 @@ class Study:
             name: [c for c in options if c.structure is None or only(c)]
             for name, options in self.candidates.items()
         }
-        return choose(admitted, self.limits(budget, compute))
+        limits = self.limits(budget, compute)
+        chosen = choose(admitted, limits)
+        return None if chosen is None else fill(admitted, chosen, limits, self._resize)
+
+    def _resize(self, name: str, candidate: Candidate, more: int) -> Candidate:
+        """Return a candidate with more terms; its error is about that of the one it grows from."""
+        site = next(site for site in self.sites if site.name == name)
+        assert candidate.structure is not None
+        structure = replace(candidate.structure, terms=candidate.structure.terms + more)
+        return replace(
+            candidate,
+            structure=structure,
+            parameters=structure.count(tuple(site.weight.shape), site.groups),
+            multiplications=count_multiplications(site, structure, self.positions[name]),
+        )
 
     def shrink(self, budget: float | None, compute: float | None) -> Shrunk:
         """Return the best network within limits."""

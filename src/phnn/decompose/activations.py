@@ -74,6 +74,7 @@ def fit(
     F: Tensor,
     *,
     rounds: int = 4,
+    gain: float = GAIN,
     ridge: float = RIDGE,
     fixed: bool = False,
 ) -> tuple[Tensor, Tensor, float]:
@@ -83,7 +84,8 @@ def fit(
         moments: Of the data.
         A: The start, (terms, n_out, n_in), float64.
         F: The start, (groups, terms, P, Q, K), float64.
-        rounds: Most rounds; a round that gains little is the last.
+        rounds: Most rounds.
+        gain: A round that gains less than this share of the squared error is the last.
         ridge: Added to the normal equations, relative to their mean diagonal.
         fixed: Keep A, a known algebra, as it is.
 
@@ -102,7 +104,7 @@ def fit(
         before = best[2]
         if error < before:
             best = A, F, error
-        if not error < (1 - GAIN) * before:
+        if not error < (1 - gain) * before:
             break
     return *_orthonormalize(best[0], best[1]), best[2]
 

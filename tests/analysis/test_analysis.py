@@ -236,7 +236,7 @@ def test_bad_input_is_refused():
         distance(draw(2, 2, 2), algebra.quaternion)
     with pytest.raises(ValueError, match="zero everywhere"):
         distance(torch.zeros(2, 2, 2), algebra.complex)
-    with pytest.raises(ValueError, match=r"\(terms, n, n\), got \(2, 2\)"):
+    with pytest.raises(ValueError, match=r"\(terms, n_out, n_in\), got \(2, 2\)"):
         distance(torch.eye(2), algebra.complex)
     with pytest.raises(ValueError, match="a span of 1 dimensions"):
         analysis.hyperdeterminant(torch.ones(2, 2, 2))

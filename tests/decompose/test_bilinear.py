@@ -333,8 +333,8 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("A", "error", "message"),
         [
-            (torch.ones(4, 4), ValueError, r"shape \(terms, n, n\), got \(4, 4\)"),
-            (torch.ones(4, 4, 3), ValueError, r"shape \(terms, n, n\), got \(4, 4, 3\)"),
+            (torch.ones(4, 4), ValueError, r"shape \(terms, n_out, n_in\), got \(4, 4\)"),
+            (torch.ones(2, 2, 2, 2), ValueError, r"n_in\), got \(2, 2, 2, 2\)"),
             (torch.ones(0, 4, 4), ValueError, r"got \(0, 4, 4\)"),
             (torch.ones(2, 2, 2, dtype=torch.int64), TypeError, "got torch.int64"),
             (torch.ones(2, 2, 2, dtype=torch.complex64), TypeError, "got torch.complex64"),

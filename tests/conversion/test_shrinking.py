@@ -165,6 +165,12 @@ def test_bad_calibration(net, data, error, message):
         convert(net, budget=0.5, calibration=data)
 
 
+def test_fewer_samples_than_inputs_are_enough():
+    model = nn.Sequential(nn.Linear(1300, 10))  # single precision, and a moment of low rank
+    small = convert(model, budget=0.5, calibration=torch.randn(40, 1300))
+    assert small.phnn_report.parameters_after <= 0.5 * small.phnn_report.parameters_before
+
+
 def test_a_budget_that_cannot_be_met_names_what_holds_it(net, images):
     with pytest.raises(ValueError, match=r"budget=0.01 .* leave .*%; most of it is held by \w"):
         convert(net, budget=0.01, calibration=images)

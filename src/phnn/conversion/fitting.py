@@ -71,7 +71,7 @@ def measure(
 ) -> Iterator[tuple[Site, Moments | None]]:
     """Yield the moments of what each layer receives in the original model.
 
-    None stands for layers whose second moment would be larger than the memory, and for those that
+    None stands for layers whose second moment would not fit into memory, and for layers that
     receive nothing.
     """
     for group in _batches(sites, _moment_bytes):

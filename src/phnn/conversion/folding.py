@@ -30,7 +30,7 @@ _PLAIN = {*get_args(Norm), *PH_LAYERS, *(layer.dense_type for layer in PH_LAYERS
 
 @torch.inference_mode(False)
 def to_dense(model: nn.Module, *, fuse: bool = False, inplace: bool = False) -> nn.Module:
-    """Replaces every PH layer by the torch layer that computes the same.
+    """Replace every PH layer by the torch layer that computes the same.
 
     Names do not change, so `to_dense(convert(model, n=4))` has the keys of `model`.
 
@@ -60,7 +60,7 @@ def to_dense(model: nn.Module, *, fuse: bool = False, inplace: bool = False) -> 
 
 
 def fold_layers(model: nn.Module, sites: Iterable[Site]) -> dict[str, nn.Module]:
-    """The dense layers of those that fold, by name.
+    """Return the dense layers of those that fold, by name.
 
     Where the algebra and F are shared, so is the weight.
     """
@@ -89,7 +89,7 @@ def weight_key(layer: PHLayer) -> tuple[object, ...]:
 
 
 def serves_attention(model: nn.Module, site: Site) -> bool:
-    """Whether torch's attention reads the weight itself, and needs it not to be quantized.
+    """Return whether torch's attention reads the weight itself, and needs it not to be quantized.
 
     An encoder layer does so, too, with those of its feed-forward part.
     """
@@ -108,12 +108,12 @@ def _entry(site: Site, dense: nn.Module) -> Entry:
 
 class _Tracer(fx.Tracer):
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        """Only containers are looked into: a layer's own code may not be traceable."""
+        """Look into containers only: a layer's own code may not be traceable."""
         return next(m.children(), None) is None or super().is_leaf_module(m, module_qualified_name)
 
 
 def trace(model: nn.Module) -> tuple[fx.Graph, ...]:
-    """The calls of a model, with its layers as they are: with every argument given, and without.
+    """Trace the calls of a model: with every argument given, and without optional ones.
 
     A model may do something else where an argument is left out.
     """
@@ -132,7 +132,7 @@ def trace(model: nn.Module) -> tuple[fx.Graph, ...]:
 
 
 def _skeleton(model: nn.Module) -> nn.Module:
-    """A copy of a model with its own tensors: what forward keeps in the model stays in the copy."""
+    """Return a copy that shares the tensors: what forward keeps in the model stays in the copy."""
     tensors: dict[int, object] = {}
     for module in model.modules():
         held = (*module._parameters.values(), *module._buffers.values(), *vars(module).values())
@@ -167,7 +167,7 @@ def fuse_batch_norms(
 
 
 def find_norms(model: nn.Module, graphs: Sequence[fx.Graph]) -> dict[str, str]:
-    """Each norm, by the layer that is its only input and feeds nothing else, in all graphs."""
+    """Return each norm by the layer that is its only input and feeds nothing else."""
     first, *others = (_find_norms(model, graph) for graph in graphs)
     return {
         layer: norm
@@ -198,9 +198,9 @@ def _find_norms(model: nn.Module, graph: fx.Graph) -> dict[str, str]:
 
 
 def _count_outputs(layer: PlainLayer | PHLayer) -> int:
-    """The channels of a convolution, or the features of a linear layer: its last axis.
+    """Return the channels of a convolution, or the features of a linear layer: its last axis.
 
-    Of (batch, places, features) a norm takes the places.
+    Of (batch, positions, features) a norm takes the positions.
     """
     return int(getattr(layer, "out_features", None) or layer.out_channels)  # type: ignore[arg-type]
 
@@ -212,7 +212,7 @@ def _module(model: nn.Module, node: object) -> nn.Module | None:
 
 
 def _is_plain(layer: PlainLayer | PHLayer, norm: Norm) -> bool:
-    """Whether the two do what their types say and nothing else."""
+    """Return whether the two do what their types say and nothing else."""
     constant = not norm.training and norm.running_mean is not None
     unhooked = not any((*hooks(layer), *hooks(norm)))
     own = holds_weight(norm) and (isinstance(layer, PHLayer) or holds_weight(layer))

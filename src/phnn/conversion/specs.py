@@ -118,8 +118,8 @@ def install_layers(model: nn.Module, layers: Mapping[str, LayerSpec | None]) -> 
 
     Args:
         model: Any model; nothing of it changes when one of the layers cannot be made.
-        layers: PH layers by name, for a torch layer or another PH layer to give way to; None for a
-            PH layer to be folded into a torch layer.
+        layers: PH layers by name, to replace a torch layer or another PH layer; None to fold a PH
+            layer into a torch layer.
 
     Returns:
         The model; the new layer when the model is itself the layer.

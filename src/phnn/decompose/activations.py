@@ -8,7 +8,7 @@ error of a weight H that replaces W is, summed over the patches,
 It is quadratic in F for a given A, and in A for a given F, so each is solved exactly in turn
 (alternating least squares). More generally the target is any Y = W X that H should compute from
 other patches X̃, those of a network whose earlier layers have changed: then C is that of X̃, and
-:math:`B = \tilde X Y^\top` takes the place of :math:`C W^\top`.
+:math:`B = \tilde X Y^\top` stands for :math:`C W^\top`.
 """
 
 from __future__ import annotations
@@ -144,10 +144,21 @@ def dense_fit(moments: Moments, weight: Tensor, ridge: float) -> Tensor:
 
 def _regress(moments: Moments, ridge: float) -> Tensor:
     """Solve C h = B, which is the weight itself when B = C Wᵀ."""
-    C = moments.C
-    shift = ridge * C.diagonal(dim1=1, dim2=2).mean(1).view(-1, 1, 1) + 1e-30
-    root = torch.linalg.cholesky(C + shift * torch.eye(C.shape[1], dtype=C.dtype))
-    return torch.cholesky_solve(moments.B, root)
+    pairs = zip(moments.C, moments.B, strict=True)
+    return torch.stack([torch.cholesky_solve(B, _factorize(C, ridge)) for C, B in pairs])
+
+
+def _factorize(matrix: Tensor, ridge: float) -> Tensor:
+    """Return the Cholesky factor, with as much of a ridge as a matrix of low rank needs."""
+    size = matrix.diagonal().mean() + 1e-30
+    eye = torch.eye(len(matrix), dtype=matrix.dtype)
+    while True:
+        root, failed = torch.linalg.cholesky_ex(matrix + ridge * size * eye)
+        if not failed:
+            return root
+        if ridge > 1:
+            raise ValueError("the second moment is not positive, so no data can have made it")
+        ridge = max(100 * ridge, 1e-12)
 
 
 def _orthonormalize(A: Tensor, F: Tensor) -> tuple[Tensor, Tensor]:
@@ -223,13 +234,7 @@ def _solve(
     solved = []
     for g, r in enumerate(right):
         if unknowns <= UNKNOWNS:
-            matrix = block(g)
-            matrix.diagonal().add_(ridge * matrix.diagonal().mean() + 1e-30)
-            root, failed = torch.linalg.cholesky_ex(matrix)
-            if failed:
-                matrix.diagonal().add_(1e-6 * matrix.diagonal().mean())
-                root = torch.linalg.cholesky(matrix)
-            solved.append(torch.cholesky_solve(r, root))
+            solved.append(torch.cholesky_solve(r, _factorize(block(g), ridge)))
         else:
             shift = 1e-4 * mean[g].diagonal().mean() + 1e-30
             inverse = torch.linalg.inv(mean[g] + shift * torch.eye(len(mean[g]), dtype=r.dtype))

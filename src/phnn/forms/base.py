@@ -123,7 +123,7 @@ class Form(ABC):
         return self.name
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the entry of a plan, ready for JSON; `phnn.forms.read` reads it."""
+        """Return the entry of a plan, ready for JSON; `phnn.forms.read_form` reads it."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         set_values = {name: value for name, value in values.items() if value not in (None, False)}
         return {"form": self.name, **set_values}

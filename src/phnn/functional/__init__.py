@@ -6,9 +6,9 @@ Every function computes the same equation, with input components :math:`x_b`, ou
 .. math:: y_a = \sum_i \sum_b A[i, a, b] \cdot (F_i * x_b) + \mathrm{bias}_a
 
 The names and the order of the arguments are those of `torch.nn.functional`, with `A, F` in the
-place of the weight. A is (terms, n_out, n_in), in the paper (n, n, n), or given as `Factors` of
+position of the weight. A is (terms, n_out, n_in), in the paper (n, n, n), or given as `Factors` of
 R products. The functions choose the computation by the sizes: A and F are assembled into a weight;
-the filters are applied to all components and A to the result, or the other way round; or, for
+the filters are applied to all components and A to the result, or in the other order; or, for
 `Factors`, R mixed components are multiplied by R mixed filters:
 
 .. math:: y_a = \sum_r W[a, r] \cdot \Bigl( \bigl(\textstyle\sum_i U[i, r] \, F_i\bigr) *

@@ -11,7 +11,7 @@ from phnn.functional._factors import Factors, outside_autocast
 def kronecker_sum(
     A: Tensor | Factors, F: Tensor, groups: int = 1, transposed: bool = False
 ) -> Tensor:
-    r"""The weight :math:`H = \sum_i A_i \otimes F_i` of a PH layer, by one small matrix product.
+    r"""Assemble the weight :math:`H = \sum_i A_i \otimes F_i` by one small matrix product.
 
     With `blocks = F.unflatten(0, (groups, terms, -1))`:
 

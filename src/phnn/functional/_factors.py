@@ -53,15 +53,15 @@ class Factors(NamedTuple):
         return torch.eye(self.rank, dtype=self.V.dtype, device=self.V.device)
 
     def tensor(self) -> Tensor:
-        """The algebra that the factors multiply out to, (…, terms, n_out, n_in)."""
+        """Return the algebra that the factors multiply out to, (…, terms, n_out, n_in)."""
         return outside_autocast(_multiply_out, *self)
 
     def growth(self) -> Tensor:
-        r"""Size of the terms, :math:`\sum_r \lVert u_r\rVert \lVert v_r\rVert \lVert w_r\rVert`."""
+        r"""Return the size, :math:`\sum_r \lVert u_r\rVert \lVert v_r\rVert \lVert w_r\rVert`."""
         return self._norms().prod(0).sum(-1)
 
     def balanced(self) -> Factors:
-        """The same terms with the size of each shared equally by its three columns."""
+        """Return the same terms, with the size of each shared equally by its three columns."""
         norms = self._norms()
         shared = norms.prod(0).pow(1 / 3)
         # a term of size zero stays zero in all three of its columns

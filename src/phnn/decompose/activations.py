@@ -153,6 +153,7 @@ def _factorize(matrix: Tensor, ridge: float) -> Tensor:
     size = matrix.diagonal().mean() + 1e-30
     eye = torch.eye(len(matrix), dtype=matrix.dtype)
     while True:
+        root: Tensor
         root, failed = torch.linalg.cholesky_ex(matrix + ridge * size * eye)
         if not failed:
             return root

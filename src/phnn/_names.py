@@ -1,6 +1,7 @@
-"""Names that a user may mistype."""
+"""Names and numbers as a user types them."""
 
 import difflib
+import re
 from collections.abc import Iterable
 
 
@@ -38,3 +39,19 @@ def printable(text: str) -> str:
         layer\x1b[2J
     """
     return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
+
+
+def parse_dimension(text: str) -> int | tuple[int, int]:
+    """Read a dimension n as the command line writes it.
+
+    Example:
+        >>> parse_dimension("4"), parse_dimension("16x4")
+        (4, (16, 4))
+    """
+    found = re.fullmatch(r"\s*(\d+)\s*(?:x\s*(\d+)\s*)?", text)
+    sizes = [] if found is None else [int(size) for size in found.groups() if size is not None]
+    if not sizes or min(sizes) < 1:
+        raise ValueError(
+            f"{text!r} is not a whole number of at least 1, nor a pair of them such as 16x4"
+        )
+    return sizes[0] if len(sizes) == 1 else (sizes[0], sizes[1])

@@ -10,13 +10,12 @@ Every room that takes `n=`, `terms=`, `rank=` and `algebra=` checks them here.
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass
 
 from phnn import algebra as algebras
 from phnn.algebra import Algebra
 
-__all__ = ["Dimension", "Structure", "find_algebra", "parse_dimension", "show_dimension"]
+__all__ = ["Dimension", "Structure", "find_algebra", "show_dimension"]
 
 Dimension = int | tuple[int, int]
 
@@ -141,19 +140,6 @@ def find_algebra(algebra: Algebra | str | None) -> Algebra | None:
     if isinstance(algebra, str):
         return algebras.get(algebra)
     raise TypeError(f"algebra is a phnn.algebra.Algebra or its name, got {algebra!r}")
-
-
-def parse_dimension(text: str) -> Dimension:
-    """Read a dimension as the command line and files write it.
-
-    Example:
-        >>> parse_dimension("4"), parse_dimension("16x4")
-        (4, (16, 4))
-    """
-    found = re.fullmatch(r"\s*(\d+)\s*(?:x\s*(\d+)\s*)?", text)
-    if found is None:
-        raise ValueError(f"n is a number such as 4 or a pair such as 16x4, got {text!r}")
-    return int(found[1]) if found[2] is None else (int(found[1]), int(found[2]))
 
 
 def show_dimension(n: Dimension) -> str:

@@ -225,7 +225,12 @@ def test_a_run_is_a_model(run, tmp_path, capsys, name):
     assert code == 0
     assert "layer1.0.conv1         PHConv2d n=2" in out
     small = tmp_path / "small.safetensors"
-    assert call(capsys, "convert", run / name, "--n", 2, "--include", "fc", "-o", small)[0] == 0
+    assert (
+        call(capsys, "convert", run / name, "--n", 2, "--terms", 1, "--include", "fc", "-o", small)[
+            0
+        ]
+        == 0
+    )
     assert phnn.load(small).phnn_metadata["classes"] == ["dark", "light"]
 
 

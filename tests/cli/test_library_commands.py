@@ -23,7 +23,7 @@ def test_convert(dense, call, options, kind):
     small = dense.with_name("small.safetensors")
     code, out, _ = call("convert", dense, *options.split(), "-o", small)
     assert code == 0
-    assert "layers replaced; whole model" in out
+    assert "layers replaced" in out
     assert f"wrote {small}, {small.stat().st_size:,} bytes" in out
     code, out, _ = call("inspect", small)
     assert code == 0
@@ -78,7 +78,7 @@ def test_export_a_name(here, call):
         ("convert {dense} --n 2", "arguments are required: -o/--out"),
         ("convert --n 2 -o x.safetensors", "arguments are required: MODEL"),
         ("convert {dense} more --n 2 -o x.safetensors", "one argument too many: more"),
-        ("convert {dense} -o x.safetensors", "give --n, --algebra or --budget"),
+        ("convert {dense} -o x.safetensors", "give --n, --algebra, --budget"),
         ("convert {dense} --n 2 --budget 0.5 -o x.safetensors", "leave --n, --terms and --alg"),
         ("convert {dense} --n 0 -o x.safetensors", "--n: '0' is not a whole number of at least 1"),
         ("convert {dense} --n 2 --terms 9 -o x.safetensors", "terms is between 1 and n²=4"),

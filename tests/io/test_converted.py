@@ -73,7 +73,7 @@ class TestConverted:
         assert model.norm.running_mean is running_mean
 
     def test_a_module_on_the_meta_device_gets_the_layers(self, tmp_path):
-        converted = convert(nn.Sequential(nn.Linear(8, 4)), n=4)
+        converted = convert(nn.Sequential(nn.Linear(8, 4)), n=4, terms=4)
         with torch.device("meta"):
             empty = nn.Sequential(nn.Linear(8, 4))
         loaded = load(save(converted, tmp_path / "m.safetensors"), model=empty)
@@ -81,7 +81,9 @@ class TestConverted:
         assert same(loaded, converted)
 
     def test_a_module_that_does_not_fit_is_left_as_it_was(self, tmp_path):
-        path = save(convert(nn.Sequential(nn.Linear(8, 4)), n=4), tmp_path / "m.safetensors")
+        path = save(
+            convert(nn.Sequential(nn.Linear(8, 4)), n=4, terms=4), tmp_path / "m.safetensors"
+        )
         model = nn.Sequential(nn.Linear(8, 4), nn.Linear(4, 2))
         before = list(model)
         with pytest.raises(ModelFileError, match=r"missing: 1\.weight"):
@@ -89,7 +91,9 @@ class TestConverted:
         assert list(model) == before
 
     def test_the_layers_do_not_fit(self, tmp_path):
-        path = save(convert(nn.Sequential(nn.Linear(8, 4)), n=4), tmp_path / "m.safetensors")
+        path = save(
+            convert(nn.Sequential(nn.Linear(8, 4)), n=4, terms=4), tmp_path / "m.safetensors"
+        )
         with pytest.raises(
             ModelFileError, match=r"another model: 0: n=4 must divide in_features=6"
         ):

@@ -48,6 +48,7 @@ EXTRAS = {
     **dict.fromkeys(["onnx", "onnxruntime", "onnxscript"], "export"),
     "codecarbon": "energy",
 }
+CLOSED_PIPE = 128 + 13  # as shells tell a process that SIGPIPE ended
 # mistakes of the user besides ValueError, TypeError and OSError; by name, because the import of
 # Lightning alone takes seconds
 USER_ERRORS = {"ExportError", "MisconfigurationException", "NonFiniteLossError"}
@@ -61,19 +62,22 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns:
         0; 1 when runs of a comparison or claims of toy failed; 2 after an error that the user can
-        mend. Such an error is told in one line, unless the environment has PHNN_DEBUG, which shows
-        where it happened.
+        mend; 141 when the reader of a pipe has gone. An error is told in one line, unless the
+        environment has PHNN_DEBUG, which shows where it happened.
     """
     command, *rest = (sys.argv[1:] if argv is None else list(argv)) or ["--help"]
-    if command in ("-h", "--help"):
-        print(_render_help())
-        return 0
-    if command == "--version":
-        print(f"phnn {phnn.__version__}")
-        return 0
     logging.basicConfig(format="%(message)s")
     try:
+        if command in ("-h", "--help"):
+            print(_render_help(), flush=True)
+            return 0
+        if command == "--version":
+            print(f"phnn {phnn.__version__}", flush=True)
+            return 0
         return _run(command, rest)
+    except BrokenPipeError:  # as of `| head`: nobody reads on, which is no error
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return CLOSED_PIPE
     except Exception as error:
         message = _explain(error)
         if message is None or os.environ.get("PHNN_DEBUG"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentTypeError
 from pathlib import Path
 
+from phnn._names import parse_dimension
 from phnn.cli.example_input import read_arrays
 from phnn.cli.model_argument import find_model
 from phnn.cli.parser import Parser, UsageError, parse_count, speaking_of
@@ -67,8 +68,6 @@ def add_arguments(parser: Parser) -> None:
 
 def parse_n(text: str) -> int | tuple[int, int]:
     """Return the dimension in a text such as 4 or 16x4."""
-    from phnn.structure import parse_dimension
-
     try:
         return parse_dimension(text)
     except ValueError as error:

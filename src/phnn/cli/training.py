@@ -93,7 +93,7 @@ def predict(
     pictures: Path | None = None,
     corrupt: Literal["raise", "skip"] = "raise",
 ) -> int:
-    """Print what a trained network says about files: the class of an image, the events of a sound.
+    """Print the class of an image, or the events of a sound, that a network finds.
 
     Example: phnn predict runs/digits-n=4-seed0 photo.png more/ --out classes.csv
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from phnn._tables import align
 from phnn.forms import Folded, Form
 
 HEAD = (
@@ -81,9 +82,7 @@ class Acceleration:
 
     def __str__(self) -> str:
         rows = [HEAD, *map(_cells, self.entries)]
-        widths = [max(len(row[column]) for row in rows) for column in range(len(HEAD))]
-        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-        return "\n".join([*lines, "; ".join(self._totals())])
+        return "\n".join([*align(rows), "; ".join(self._totals())])
 
     def _totals(self) -> list[str]:
         forms = Counter(entry.form.name for entry in self.entries)

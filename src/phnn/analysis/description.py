@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from phnn import decompose
+from phnn._tables import align
 from phnn.algebra import Algebra
 from phnn.analysis.known import known
 from phnn.analysis.planar import Plane, classify
@@ -98,7 +99,7 @@ class LayerDescription:
         rows = [("algebra", "distance", "")]
         for found in self.neighbours:
             rows.append((found.algebra.name, f"{found.distance:.4f}", _remark(found)))
-        return "\n".join([*facts, *_align(rows)])
+        return "\n".join([*facts, *align(rows)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,7 +140,7 @@ class Description:
             "match": [layer.match.name if layer.match else "" for layer in self.layers],
         }
         told = {name: column for name, column in columns.items() if any(column)}
-        return "\n".join(_align([tuple(told), *zip(*told.values(), strict=True)]))
+        return "\n".join(align([tuple(told), *zip(*told.values(), strict=True)]))
 
 
 def describe(
@@ -258,8 +259,3 @@ def _show_rank(rank: Decomposition | Declined | None) -> str:
 
 def _show(numbers: Tensor) -> str:
     return " ".join(f"{number:.3f}" for number in numbers.tolist())
-
-
-def _align(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]

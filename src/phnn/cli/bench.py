@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from phnn._tables import align
 from phnn.cli.example_input import add_example, make_example
 from phnn.cli.model_argument import find_model
 from phnn.cli.parser import Parser, parse_count, speaking_of
@@ -125,10 +126,7 @@ def _render(results: list[Result]) -> str:
             for i, value in enumerate(times)
         ]
         cells.append((str(name), f"{parameters:,}", f"{multiplications:,}", *texts))  # type: ignore[arg-type]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return "\n".join(
-        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in cells
-    )
+    return "\n".join(align(cells, right=range(1, len(HEAD))))
 
 
 def _write(results: list[Result], out: Path) -> None:

@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 from torch import nn
 
+from phnn._tables import align
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -79,9 +81,7 @@ class Report:
     def __str__(self) -> str:
         head = ("layer", "before", "after", "parameters", "error", "note")
         rows = [head, *(self._cells(entry) for entry in self.entries)]
-        widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
-        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-        return "\n".join([self.summarize(), *lines])
+        return "\n".join([self.summarize(), *align(rows)])
 
     def summarize(self) -> str:
         """Return one line that says what was won."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from torch import nn
 
 from phnn._names import printable
+from phnn._tables import align
 from phnn.conversion.specs import describe_layers
 from phnn.io.container import find_file, read_header
 from phnn.io.loading import build_model
@@ -61,8 +62,7 @@ class Inspection:
         rows = [("layer", "kind", "parameters", "bytes")]
         rows += [(x.name, x.kind, f"{x.parameters:,}", f"{x.size:,}") for x in self.layers]
         rows = [(printable(a), printable(b), c, d) for a, b, c, d in rows]
-        name, kind, parameters, size = (max(map(len, column)) for column in zip(*rows, strict=True))
-        lines = [f"{a:{name}}  {b:{kind}}  {c:>{parameters}}  {d:>{size}}" for a, b, c, d in rows]
+        lines = align(rows, right={2, 3})
         title = self.name or "a model that phnn.create_model did not make"
         home = "memory" if self.path is None else self.path
         lines.append(f"{title}: {self.parameters:,} parameters, {self.size:,} bytes in {home}")

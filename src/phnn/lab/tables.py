@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
 from phnn._names import check_choices
+from phnn._tables import align
 
 Format = Literal["text", "markdown", "csv"]
 
@@ -37,8 +38,7 @@ def _write(cell: object) -> str:
 
 
 def _render_text(table: Sequence[Sequence[str]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in table)
+    return "\n".join(align(table))
 
 
 def _render_markdown(table: Sequence[Sequence[str]]) -> str:

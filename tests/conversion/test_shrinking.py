@@ -171,6 +171,13 @@ def test_fewer_samples_than_inputs_are_enough():
     assert small.phnn_report.parameters_after <= 0.5 * small.phnn_report.parameters_before
 
 
+def test_moments_beyond_the_memory_are_not_computed(net, images, monkeypatch):
+    monkeypatch.setattr("phnn.conversion.fitting.MEMORY", 1)
+    monkeypatch.setattr("phnn.conversion.fitting._Sums.add", None)
+    small = convert(net, budget=0.5, calibration=images)
+    assert small.phnn_report.parameters_after <= 0.5 * small.phnn_report.parameters_before
+
+
 def test_a_budget_that_cannot_be_met_names_what_holds_it(net, images):
     with pytest.raises(ValueError, match=r"budget=0.01 .* leave .*%; most of it is held by \w"):
         convert(net, budget=0.01, calibration=images)

@@ -109,13 +109,14 @@ def fit_in_order(
     fits: dict[str, Fit] = {}
     chosen = [site for site in sites if site.name in structures]
     for group in _batches(chosen, _target_bytes):
-        targets = _targets(model, group, calibration)
+        measured = [s for s in group if s.name not in by_weight and _moment_bytes(s) <= MEMORY]
+        targets = _targets(model, measured, calibration)
         for site in group:
             if progress is not None:
                 progress("fitting layers", len(fits), len(chosen))
-            moments, sums = _student_moments(student, site, targets.pop(site.name), calibration)
-            if site.name in by_weight:
-                moments, sums = None, _Sums(site)
+            moments, sums = None, _Sums(site)
+            if site.name in targets:  # not what others share, nor what would not fit into memory
+                moments, sums = _student_moments(student, site, targets.pop(site.name), calibration)
             fits[site.name] = _fit_site(site, structures[site.name], moments, sums)
             _write(student.get_submodule(site.name), site, fits[site.name])
     return Fitted(student, fits, _distance(model, student, calibration))

@@ -52,6 +52,6 @@ def parse_dimension(text: str) -> int | tuple[int, int]:
     sizes = [] if found is None else [int(size) for size in found.groups() if size is not None]
     if not sizes or min(sizes) < 1:
         raise ValueError(
-            f"{text!r} is not a whole number of at least 1, nor a pair of them such as 16x4"
+            f"{text!r} is neither a whole number of at least 1 nor a pair such as 16x4"
         )
     return sizes[0] if len(sizes) == 1 else (sizes[0], sizes[1])

@@ -188,7 +188,7 @@ class Algebra:
             format: "text" or "markdown".
         """
         if format not in ("text", "markdown"):
-            raise ValueError(f'format is "text" or "markdown", got {format!r}')
+            raise ValueError(f'format must be "text" or "markdown", got {format!r}')
         products = _array(self).transpose(0, 2, 1)
         rows = [["×", *self.labels]]
         for label, row in zip(self.labels, products, strict=True):
@@ -255,7 +255,7 @@ def cayley_dickson(signs: Sequence[int]) -> Algebra:
     """
     signs = tuple(signs)
     if any(sign not in (-1, 0, 1) for sign in signs):
-        raise ValueError(f"signs are −1, 0 or 1, got {signs}")
+        raise ValueError(f"signs must be −1, 0 or 1, got {signs}")
     A, conjugation = np.ones((1, 1, 1)), np.ones((1, 1))
     for sign in signs:
         n = len(A)
@@ -304,7 +304,7 @@ def clifford(p: int, q: int = 0, r: int = 0) -> Algebra:
 def cyclic(n: int) -> Algebra:
     """Return the algebra of the cyclic group, e_i e_j = e_(i+j mod n): H is block-circulant."""
     if n < 1:
-        raise ValueError(f"n is at least 1, got n={n}")
+        raise ValueError(f"n must be at least 1, got n={n}")
     A, conjugation = np.zeros((n, n, n)), np.zeros((n, n))
     for i, b in product(range(n), repeat=2):
         A[i, (i + b) % n, b] = 1
@@ -319,7 +319,7 @@ def matrix(k: int) -> Algebra:
     The basis is E_pq in row-major order; conjugation is transposition.
     """
     if k < 1:
-        raise ValueError(f"k is at least 1, got k={k}")
+        raise ValueError(f"k must be at least 1, got k={k}")
     n = k * k
     A, conjugation = np.zeros((n, n, n)), np.zeros((n, n))
     for p, q in product(range(k), repeat=2):

@@ -27,6 +27,7 @@ __all__ = [
     "algebra_",
     "authors_",
     "default_",
+    "embedding_",
     "factors_",
     "filters_",
     "identity_",
@@ -60,6 +61,11 @@ class PHLayer(Protocol):
         ...
 
     @property
+    def default_std(self) -> float:
+        """Standard deviation of the torch layer's default weight."""
+        ...
+
+    @property
     def factors(self) -> Factors:
         """The parameters that a layer with a rank has instead of A."""
         ...
@@ -89,7 +95,9 @@ def algebra_(A: Tensor, distribution: str = "normal") -> Tensor:
         elif distribution == "orthonormal":
             nn.init.orthogonal_(A.view(A.shape[0], -1))
         else:
-            raise ValueError(f'distribution is "normal" or "orthonormal", got {distribution!r}')
+            raise ValueError(
+                f'distribution must be "normal" or "orthonormal", got {distribution!r}'
+            )
         return A.mul_(_size(A) / A.norm())
 
 
@@ -131,9 +139,15 @@ def default_(layer: PHLayer) -> None:
     A learned algebra is drawn by `algebra_`, or starts from the layer's algebra when it has one.
     """
     _start_algebra(layer)
-    fan_in = _fan_in(layer)
-    filters_(layer.F, layer.algebra_tensor, std=1 / math.sqrt(3 * fan_in))
+    filters_(layer.F, layer.algebra_tensor, std=layer.default_std)
     _default_bias_(layer)
+
+
+def embedding_(layer: PHLayer) -> None:
+    """Draw the values of a new lookup table: normal filters, for the variance of torch's table."""
+    _start_algebra(layer)
+    A = layer.algebra_tensor
+    nn.init.normal_(layer.F, std=layer.default_std * _size(A) / _norm(A))
 
 
 def authors_(layer: PHLayer) -> None:
@@ -177,7 +191,7 @@ def polar_(layer: PHLayer, criterion: str = "glorot") -> None:
             f"n={n if n == n_in else (n, n_in)}"
         )
     if criterion not in ("glorot", "he"):
-        raise ValueError(f'criterion is "glorot" or "he", got {criterion!r}')
+        raise ValueError(f'criterion must be "glorot" or "he", got {criterion!r}')
     _start_algebra(layer)
     blocks = layer.F.unflatten(0, (layer.groups, terms, -1))
     rows, columns = blocks.shape[2:4]
@@ -203,7 +217,7 @@ def zero_(layer: PHLayer) -> None:
         nn.init.zeros_(layer.bias)
 
 
-def identity_(layer: PHLayer) -> None:
+def identity_(layer: PHLayer, *, rest: str = "zero") -> None:
     """Let H pass each channel to the one of the same number in the same component.
 
     With as many outputs as inputs that is what `torch.nn.init.dirac_` does.
@@ -211,7 +225,14 @@ def identity_(layer: PHLayer) -> None:
     With a known algebra the filters are its unit; a learned algebra gets the identity as its first
     term, and its other terms start with zero filters. A learned algebra of limited rank gets equal
     mixes before and after the products, for which rank ≥ n is needed.
+
+    Args:
+        layer: The layer.
+        rest: What the outputs beyond the number of inputs get: "zero" or "random", the default
+            start of the layer.
     """
+    if rest not in ("zero", "random"):
+        raise ValueError(f'rest must be "zero" or "random", got {rest!r}')
     _require_square(layer, "an identity")
     default_(layer)
     if layer.F.is_meta:
@@ -221,7 +242,8 @@ def identity_(layer: PHLayer) -> None:
         blocks = layer.F.unflatten(0, (layer.groups, len(coefficients), -1))
         size = min(blocks.shape[2:4])
         centre = tuple(length // 2 for length in blocks.shape[4:])
-        layer.F.zero_()
+        outputs = slice(size if rest == "random" else None)
+        (blocks.transpose(2, 3) if layer.transposed else blocks)[:, :, outputs] = 0
         for term, coefficient in enumerate(coefficients):
             for channel in range(size):
                 blocks[(slice(None), term, channel, channel, *centre)] = coefficient
@@ -247,7 +269,7 @@ def _identity_of_factors(layer: PHLayer) -> list[float]:
     U, V, W = layer.factors
     n, rank = V.shape
     if rank < n:
-        raise ValueError(f"rank={rank} products give no identity of n={n}; it needs rank={n}")
+        raise ValueError(f"rank={rank} is too low for the identity of n={n}, which needs rank={n}")
     if layer.algebra is None:
         W.copy_(V)  # of a tight frame, Σ_r v_r v_rᵀ is a multiple of the identity
         if U is not None:
@@ -290,15 +312,9 @@ def _frame(like: Tensor) -> Tensor:
     return frame
 
 
-def _fan_in(layer: PHLayer) -> int:
-    """Count the inputs as torch does: the second axis of the weight times the receptive field."""
-    _, n_out, n_in = layer.algebra_tensor.shape
-    return (n_out if layer.transposed else n_in) * layer.F[0].numel()
-
-
 def _default_bias_(layer: PHLayer) -> None:
     if layer.bias is not None:
-        bound = 1 / math.sqrt(_fan_in(layer))
+        bound = math.sqrt(3) * layer.default_std  # torch draws weights and biases alike
         nn.init.uniform_(layer.bias, -bound, bound)
 
 

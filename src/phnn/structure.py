@@ -74,12 +74,12 @@ class Structure:
         if terms is None:
             terms = _default_terms(n, rank)
         elif not isinstance(terms, int) or isinstance(terms, bool):
-            raise TypeError(f"terms is an integer, got {terms!r}")
+            raise TypeError(f"terms must be an integer, got {terms!r}")
         if not 1 <= terms <= most:
-            raise ValueError(f"terms is between 1 and {_product(n)}={most}, got terms={terms}")
+            raise ValueError(f"terms must be between 1 and {_product(n)}={most}, got terms={terms}")
         if rank is not None and rank < terms:
             raise ValueError(
-                f"rank={rank} products cannot serve terms={terms} terms; "
+                f"rank={rank} must be at least terms={terms}; "
                 f"raise rank to {terms}, or lower terms to {rank}"
             )
         return cls(n_out, n_in, terms, rank=rank)
@@ -88,6 +88,11 @@ class Structure:
     def n(self) -> Dimension:
         """Dimension of a square A, or the pair (n_out, n_in)."""
         return self.n_out if self.is_square else (self.n_out, self.n_in)
+
+    @property
+    def pair(self) -> tuple[int, int]:
+        """The pair (n_out, n_in), of a square A too."""
+        return self.n_out, self.n_in
 
     @property
     def is_square(self) -> bool:
@@ -139,7 +144,7 @@ def find_algebra(algebra: Algebra | str | None) -> Algebra | None:
         return algebra
     if isinstance(algebra, str):
         return algebras.get(algebra)
-    raise TypeError(f"algebra is a phnn.algebra.Algebra or its name, got {algebra!r}")
+    raise TypeError(f"algebra must be a phnn.algebra.Algebra or its name, got {algebra!r}")
 
 
 def show_dimension(n: Dimension) -> str:
@@ -150,9 +155,9 @@ def show_dimension(n: Dimension) -> str:
 def _check_dimension(n: Dimension) -> tuple[int, int]:
     pair = n if isinstance(n, tuple | list) else (n, n)
     if len(pair) != 2 or any(not isinstance(size, int) or isinstance(size, bool) for size in pair):
-        raise TypeError(f"n is an integer or a pair (n_out, n_in) of integers, got {n!r}")
+        raise TypeError(f"n must be an integer or a pair (n_out, n_in) of integers, got {n!r}")
     if min(pair) < 1:
-        raise ValueError(f"n is at least 1, got n={n}")
+        raise ValueError(f"n must be at least 1, got n={n}")
     return pair[0], pair[1]
 
 
@@ -172,20 +177,18 @@ def _check_known(
             "rank out, or start from the algebra with learn_algebra=True"
         )
     if rank is not None and isinstance(rank, int) and rank < known.n:
-        raise ValueError(
-            f"rank={rank} products cannot serve terms={known.n} terms; raise rank to {known.n}"
-        )
+        raise ValueError(f"rank={rank} must be at least terms={known.n}; raise rank to {known.n}")
 
 
 def _check_rank(rank: int | None, most: int) -> int | None:
     if rank is None:
         return None
     if not isinstance(rank, int) or isinstance(rank, bool):
-        raise TypeError(f"rank is an integer, got {rank!r}")
+        raise TypeError(f"rank must be an integer, got {rank!r}")
     if not 1 <= rank <= most:
         root = math.isqrt(most)
         name = "n²" if root * root == most else "n_out·n_in"
-        raise ValueError(f"rank is between 1 and {name}={most}, got rank={rank}")
+        raise ValueError(f"rank must be between 1 and {name}={most}, got rank={rank}")
     return rank
 
 

@@ -51,6 +51,44 @@ def test_each_step_solves_its_least_squares(groups, unknowns, monkeypatch):
         assert gradient.abs().max() < 1e-5 * scale
 
 
+def in_metric(moments, W, x, groups):
+    root = torch.randn(groups, W.shape[1], W.shape[1]).double()
+    G = root @ root.mT + 0.1 * torch.eye(W.shape[1]).double()
+    y = x @ W.flatten(2).mT
+    return Moments(moments.C, moments.B, float(((y @ G) * y).sum()), G), G
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_a_metric_weighs_the_errors_of_the_outputs(groups, monkeypatch):
+    monkeypatch.setattr(activations, "ITERATIONS", 300)
+    A, F, x, W = draw(groups)
+    moments, G = in_metric(Moments.of(W, x.mT @ x), W, x, groups)
+
+    def cost(H):
+        y = x @ (W - H).flatten(2).mT
+        return ((y @ G) * y).sum()
+
+    H = assemble(A, F)
+    assert math.isclose(moments.error(H), float(cost(H)) / moments.energy, rel_tol=1e-9)
+    for variable, solve in ((F, activations._solve_filters), (A, activations._solve_algebra)):
+        free = solve(moments, A, F, 0.0).clone().requires_grad_()
+        H = assemble(A, free) if variable is F else assemble(free, F)
+        (gradient,) = torch.autograd.grad(cost(H), free)
+        assert gradient.abs().max() < 1e-5 * moments.energy
+
+
+def test_low_rank_in_a_metric_is_the_best(monkeypatch):
+    monkeypatch.setattr(activations, "ITERATIONS", 100)
+    _, _, x, W = draw()
+    moments, _ = in_metric(Moments.of(W, x.mT @ x), W, x, 1)
+    A, F, error = low_rank_fit(moments, W, 3)
+    assert A.shape == (3, 8, 1)
+    for _ in range(3):  # from anywhere, alternating least squares end no lower
+        start = torch.randn_like(A), torch.randn_like(F)
+        *_, other = fit(moments, *start, rounds=30, gain=0.0)
+        assert error <= other * (1 + 1e-6)
+
+
 @pytest.mark.parametrize("groups", [1, 2])
 def test_rounds_never_raise_the_error_and_find_what_is_there(groups):
     A, F, x, W = draw(groups)

@@ -329,6 +329,10 @@ class TestDeclined:
         assert (found.rank, found.searched) == (4, False)
 
 
+def test_an_algebra_may_be_given_by_name() -> None:
+    assert bilinear("complex").rank == bilinear(algebra.complex).rank == 3
+
+
 class TestBadInput:
     @pytest.mark.parametrize(
         ("A", "error", "message"),
@@ -341,7 +345,8 @@ class TestBadInput:
             (torch.ones(2, 2, 2, device="meta"), ValueError, "meta device"),
             (torch.full((2, 2, 2), torch.nan), ValueError, "NaN or infinite"),
             (torch.zeros(2, 2, 2), ValueError, "zero everywhere"),
-            ("quaternion", TypeError, "got str"),
+            (4, TypeError, "a phnn.algebra.Algebra or its name, got int"),
+            ("quaternions", ValueError, "unknown algebra 'quaternions'"),
         ],
     )
     def test_algebra(self, A: Tensor, error: type[Exception], message: str) -> None:
@@ -371,3 +376,17 @@ def test_one_dimension(value: float) -> None:
     entries = torch.zeros(2, 2, 2)
     entries[0, 0, 0] = value
     assert bilinear(entries).rank == 1
+
+
+@pytest.mark.parametrize("small", [1e-2, 1e-4])
+def test_a_small_term_costs_no_more_products(small):
+    generator = torch.Generator().manual_seed(3)
+    A = torch.randn(4, 4, 4, generator=generator, dtype=torch.float64)
+    even = bilinear(A)
+    A[2] *= small
+    found = bilinear(A)
+    assert found.rank == even.rank == 7
+    assert found.error < 1e-10
+    error = (found.factors.tensor() - A)[2].norm() / A[2].norm()
+    assert error < 1e-8  # of the small term itself, too
+    assert found.growth < 30

@@ -226,9 +226,9 @@ def test_divisors(shape, groups, most, expected):
     ("call", "error", "message"),
     [
         (lambda: nearest(torch.ones(4, 4)), TypeError, "give n=.* or algebra="),
-        (lambda: nearest(torch.ones(4, 4), 0), ValueError, "n is at least 1, got n="),
-        (lambda: nearest(torch.ones(4, 4), 2.0), TypeError, "n is an integer.*got 2.0"),
-        (lambda: spectrum(torch.ones(4, 4), 0), ValueError, "n is at least 1, got n="),
+        (lambda: nearest(torch.ones(4, 4), 0), ValueError, "n must be at least 1, got n="),
+        (lambda: nearest(torch.ones(4, 4), 2.0), TypeError, "n must be an integer.*got 2.0"),
+        (lambda: spectrum(torch.ones(4, 4), 0), ValueError, "n must be at least 1, got n="),
         (lambda: nearest(torch.ones(4, 4), 2, terms=5), ValueError, "n²=4, got terms=5"),
         (lambda: nearest(torch.ones(4, 4), 2, terms=0), ValueError, "got terms=0"),
         (

@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+import phnn
 from helpers.twins import slow_kronecker_sum
 from phnn import functional
 from phnn.functional import _assembly
@@ -301,3 +302,20 @@ def test_factored_algebras_compute_what_their_tensor_does(terms):
     assert_close(H, slow_kronecker_sum(algebra.tensor(), F, groups=2))
     F, x = torch.randn(terms * 3, 2).double(), torch.randn(2, 5, 8).double()
     assert_close(functional.linear(x, algebra, F), functional.linear(x, algebra.tensor(), F))
+
+
+def test_compiled_convolutions_of_one_position_assemble():
+    """Their grouped products leave channels last; eager and exported ones multiply."""
+    layer = phnn.PHConv2d(256, 256, 1, n=4, rank=4).eval()
+    x, graphs = torch.randn(2, 256, 8, 8), []
+
+    def backend(graph, _):
+        graphs.append(graph)
+        return graph
+
+    with torch.no_grad():
+        compiled = torch.compile(layer, backend=backend, dynamic=False)(x)
+        assert torch.allclose(compiled, layer(x), atol=1e-5)
+    assert "bmm" not in graphs[0].code
+    program = torch.export.export(layer, (x,))
+    assert "bmm" in program.graph_module.code

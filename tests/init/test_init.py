@@ -167,9 +167,28 @@ def test_identity_start_passes_the_input(choice):
     assert_close(linear(x[:, :8, 0, 0]), x[:, :8, 0, 0])
 
 
+@pytest.mark.parametrize("choice", [{"n": 4}, {"algebra": algebra.quaternion}])
+@pytest.mark.parametrize("kind", [phnn.PHConv2d, phnn.PHConvTranspose2d])
+def test_identity_start_draws_the_outputs_beyond_the_inputs(kind, choice):
+    torch.manual_seed(0)
+    layer = kind(8, 16, 3, padding=1, bias=False, **choice)
+    init.identity_(layer, rest="random")
+    x = torch.randn(2, 8, 5, 5)
+    y = layer(x).unflatten(1, (4, 4))
+    assert_close(y[:, :, :2].flatten(1, 2), x)
+    assert (y[:, :, 2:].square().mean((0, 3, 4)) > 1e-3).all()
+    init.identity_(layer)
+    assert not layer(x).unflatten(1, (4, 4))[:, :, 2:].any()
+
+
+def test_the_rest_of_an_identity_is_zero_or_random():
+    with pytest.raises(ValueError, match=r"rest must be .* got 'noise'"):
+        init.identity_(phnn.PHLinear(4, 4, n=2), rest="noise")
+
+
 def test_identity_start_needs_a_unit():
     nilpotent = algebra.Algebra("nilpotent", [[[0, 0], [0, 0]], [[0, 0], [1, 0]]])
     with pytest.raises(ValueError, match="nilpotent has no unit"):
         init.identity_(phnn.PHLinear(4, 4, algebra=nilpotent))
-    with pytest.raises(ValueError, match="rank=3 products give no identity of n=4; it needs"):
+    with pytest.raises(ValueError, match="rank=3 is too low for the identity of n=4, which needs"):
         init.identity_(phnn.PHLinear(8, 8, n=4, rank=3))

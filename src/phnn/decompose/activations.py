@@ -36,12 +36,14 @@ class Moments:
     Attributes:
         C: Second moment of the patches, (groups, in · K, in · K).
         B: Moment of patches and targets, (groups, in · K, out).
-        energy: Sum of squares of the targets.
+        energy: Sum of squares of the targets, in the metric of the outputs.
+        G: Metric of the outputs, (groups, out, out): what an error there costs; None for squares.
     """
 
     C: Tensor
     B: Tensor
     energy: float
+    G: Tensor | None = None
 
     @classmethod
     def of(cls, weight: Tensor, second_moment: Tensor) -> Moments:
@@ -59,8 +61,13 @@ class Moments:
     def error(self, weight: Tensor) -> float:
         """Return the squared error of a canonical weight, relative to the energy."""
         flat = weight.flatten(2).to(self.C)
-        squared = ((flat @ self.C) * flat).sum() - 2 * (flat.mT * self.B).sum()
+        weighed = self.weigh(flat.mT)
+        squared = ((self.C @ flat.mT) * weighed).sum() - 2 * (weighed * self.B).sum()
         return max(0.0, float(squared) + self.energy) / max(self.energy, 1e-300)
+
+    def weigh(self, outputs: Tensor) -> Tensor:
+        """Return something of the outputs (groups, …, out) times the metric."""
+        return outputs if self.G is None else outputs @ self.G
 
 
 def assemble(A: Tensor, F: Tensor) -> Tensor:
@@ -120,9 +127,14 @@ def low_rank_fit(moments: Moments, weight: Tensor, terms: int) -> tuple[Tensor, 
     out = weight.shape[1]
     H = _regress(moments, RIDGE)  # (groups, in · K, out)
     outputs = (H.mT @ (moments.C @ H)).sum(0)
-    directions = torch.linalg.eigh(outputs).eigenvectors.flip(1)[:, :terms]
-    F = (directions.mT @ H.mT).unflatten(2, weight.shape[2:]).unsqueeze(2)
-    A = directions.mT.reshape(terms, out, 1)
+    root = inverse = torch.eye(out, dtype=outputs.dtype)
+    if moments.G is not None:  # one A serves all groups, so their metrics are averaged
+        values, vectors = torch.linalg.eigh(moments.G.mean(0))
+        roots = values.clamp_min(RIDGE * values[-1]).sqrt()
+        root, inverse = (vectors * r @ vectors.mT for r in (roots, 1 / roots))
+    directions = torch.linalg.eigh(root @ outputs @ root).eigenvectors.flip(1)[:, :terms]
+    F = (directions.mT @ root @ H.mT).unflatten(2, weight.shape[2:]).unsqueeze(2)
+    A = (inverse @ directions).mT.reshape(terms, out, 1)
     return A, F, moments.error(assemble(A, F))
 
 
@@ -170,40 +182,45 @@ def _orthonormalize(A: Tensor, F: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _solve_filters(moments: Moments, A: Tensor, F: Tensor, ridge: float) -> Tensor:
-    """Return the best F for a given A; all output channels share one system of a group."""
+    """Return the best F for a given A; without a metric all output channels share one system."""
     groups, terms, P, Q, K = F.shape
     n_out, n_in = A.shape[1:]
     C = moments.C.view(groups, n_in, Q * K, n_in, Q * K)
     right = torch.einsum(
-        "iab,gbcao->gico", A, moments.B.view(groups, n_in, Q * K, n_out, P)
+        "iab,gbcao->gico", A, moments.weigh(moments.B).view(groups, n_in, Q * K, n_out, P)
     ).flatten(1, 2)
-    pairs = torch.einsum("iab,jad->ijbd", A, A)
     start = F.flatten(3).transpose(2, 3).flatten(1, 2)
 
     def block(g: int) -> Tensor:
+        pairs = torch.einsum("iab,jad->ijbd", A, A)
         return torch.einsum("ijbd,bcde->icje", pairs, C[g]).flatten(2, 3).flatten(0, 1)
 
     def apply(g: int, f: Tensor) -> Tensor:
         H = torch.einsum("iab,ico->bcao", A, f.view(terms, Q * K, P)).flatten(2, 3)
         product = moments.C[g] @ H.flatten(0, 1)
+        if moments.G is not None:
+            product = product @ moments.G[g]
         back = product.view(n_in, Q * K, n_out, P)
         return torch.einsum("iab,bcao->ico", A, back).flatten(0, 1)
 
     # with orthonormal terms the system is nearly one block for each, the mean over components
-    mean = torch.einsum("gbcbe->gce", C) / n_out
-    solved = _solve(terms * Q * K, block, apply, right, start, ridge, mean)
+    left = torch.einsum("gbcbe->gce", C) / n_out
+    across = None
+    if moments.G is not None:
+        across = torch.einsum("gaoap->gop", moments.G.view(groups, n_out, P, n_out, P))
+    solved = _solve(terms * Q * K, block, apply, right, start, ridge, left, across)
     best: Tensor = solved.view(groups, terms, Q * K, P).transpose(2, 3).unflatten(3, (Q, K))
     return best
 
 
 def _solve_algebra(moments: Moments, A: Tensor, F: Tensor, ridge: float) -> Tensor:
-    """Return the best A for a given F; all rows a share one system, and all groups too."""
+    """Return the best A for a given F; without a metric all rows share one system."""
     groups, terms, P, Q, K = F.shape
     n_out, n_in = A.shape[1:]
     C = moments.C.view(groups, n_in, Q * K, n_in, Q * K)
     flat = F.flatten(3)
     right = torch.einsum(
-        "gioc,gbcao->iba", flat, moments.B.view(groups, n_in, Q * K, n_out, P)
+        "gioc,gbcao->iba", flat, moments.weigh(moments.B).view(groups, n_in, Q * K, n_out, P)
     ).flatten(0, 1)
     start = A.permute(0, 2, 1).flatten(0, 1)
 
@@ -214,11 +231,15 @@ def _solve_algebra(moments: Moments, A: Tensor, F: Tensor, ridge: float) -> Tens
     def apply(_: int, a: Tensor) -> Tensor:
         rules = a.view(terms, n_in, n_out)
         H = torch.einsum("iba,gioc->gbcao", rules, flat).flatten(3, 4).flatten(1, 2)
-        back = (moments.C @ H).view(groups, n_in, Q * K, n_out, P)
+        back = moments.weigh(moments.C @ H).view(groups, n_in, Q * K, n_out, P)
         return torch.einsum("gioc,gbcao->iba", flat, back).flatten(0, 1)
 
-    mean = torch.einsum("gioc,gioe,gbcde->bd", flat, flat, C).unsqueeze(0) / terms
-    solved = _solve(terms * n_in, block, apply, right[None], start[None], ridge, mean)
+    left = torch.einsum("gioc,gioe,gbcde->bd", flat, flat, C).unsqueeze(0) / terms
+    across = None
+    if moments.G is not None:
+        metric = moments.G.view(groups, n_out, P, n_out, P)
+        across = torch.einsum("gaodo->ad", metric).unsqueeze(0)
+    solved = _solve(terms * n_in, block, apply, right[None], start[None], ridge, left, across)
     return solved[0].view(terms, n_in, n_out).transpose(1, 2)
 
 
@@ -229,46 +250,73 @@ def _solve(
     right: Tensor,
     start: Tensor,
     ridge: float,
-    mean: Tensor,
+    left: Tensor,
+    across: Tensor | None,
 ) -> Tensor:
-    """Solve the normal equations of each group: by Cholesky, or iteratively if they are large."""
+    """Solve the normal equations of each group: by Cholesky, or iteratively if they are large.
+
+    Args:
+        unknowns: Of one column.
+        block: Returns the matrix of a group, which all columns share without a metric.
+        apply: Multiplies by the matrix of a group.
+        right: Right sides, (groups, unknowns, columns).
+        start: Where iterations begin.
+        ridge: Added to the matrix, relative to its mean diagonal.
+        left: About the blocks on the diagonal of the matrix, for preconditioning.
+        across: The same for the columns, which a metric couples.
+    """
+    if across is None and unknowns <= UNKNOWNS:
+        pairs = enumerate(right)
+        return torch.stack([torch.cholesky_solve(r, _factorize(block(g), ridge)) for g, r in pairs])
     solved = []
     for g, r in enumerate(right):
-        if unknowns <= UNKNOWNS:
-            solved.append(torch.cholesky_solve(r, _factorize(block(g), ridge)))
-        else:
-            shift = 1e-4 * mean[g].diagonal().mean() + 1e-30
-            inverse = torch.linalg.inv(mean[g] + shift * torch.eye(len(mean[g]), dtype=r.dtype))
-            solved.append(_conjugate_gradients(partial(apply, g), r, start[g], inverse))
+        inverse = _invert(left[g])
+        other = None if across is None else _invert(across[g])
+        solved.append(_conjugate_gradients(partial(apply, g), r, start[g], inverse, other))
     return torch.stack(solved)
 
 
+def _invert(matrix: Tensor) -> Tensor:
+    shift = 1e-4 * matrix.diagonal().mean() + 1e-30
+    inverse: Tensor = torch.linalg.inv(matrix + shift * torch.eye(len(matrix), dtype=matrix.dtype))
+    return inverse
+
+
 def _conjugate_gradients(
-    apply: Callable[[Tensor], Tensor], right: Tensor, x: Tensor, inverse: Tensor
+    apply: Callable[[Tensor], Tensor],
+    right: Tensor,
+    x: Tensor,
+    inverse: Tensor,
+    across: Tensor | None,
 ) -> Tensor:
-    """Descend from x; all columns take their own steps.
+    """Descend from x. Columns take their own steps, unless a metric couples them.
 
     Args:
         apply: The matrix.
         right: Right sides, in columns.
         x: Where to start.
         inverse: About the inverse of the blocks on the diagonal.
+        across: The same for the columns; None where nothing couples them.
     """
 
     def precondition(residual: Tensor) -> Tensor:
         blocks: Tensor = inverse @ residual.unflatten(0, (-1, len(inverse)))
-        return blocks.flatten(0, 1)
+        solved = blocks.flatten(0, 1)
+        return solved if across is None else solved @ across
+
+    def multiply(first: Tensor, second: Tensor) -> Tensor:
+        return (first * second).sum(0) if across is None else (first * second).sum()
 
     residual = right - apply(x)
     direction = precondition(residual)
-    size = (residual * direction).sum(0)
+    size = multiply(residual, direction)
     for _ in range(ITERATIONS):
         image = apply(direction)
-        step = size / (direction * image).sum(0).clamp_min(1e-300)
+        step = size / multiply(direction, image).clamp_min(1e-300)
         x = x + step * direction
         residual = residual - step * image
         solved = precondition(residual)
-        new = (residual * solved).sum(0)
+        new = multiply(residual, solved)
         direction = solved + new / size.clamp_min(1e-300) * direction
         size = new
     return x

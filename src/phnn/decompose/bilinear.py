@@ -15,6 +15,7 @@ rank is accepted only with a small error *and* a bounded growth.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -24,7 +25,7 @@ from operator import itemgetter
 import torch
 from torch import Tensor
 
-from phnn.algebra import Algebra
+from phnn.algebra import Algebra, get
 from phnn.decompose import solver
 from phnn.decompose.search import Request, Search
 from phnn.decompose.threads import one_thread
@@ -70,7 +71,7 @@ class Declined:
 
 
 def bilinear(
-    A: Tensor | Algebra,
+    A: Tensor | Algebra | str,
     rank: int | None = None,
     *,
     tol: float = 1e-10,
@@ -85,7 +86,7 @@ def bilinear(
     ranks. Learned algebras are left to the solver. The same A gives the same result.
 
     Args:
-        A: The algebra: a tensor (terms, n, n), or a known algebra.
+        A: The algebra: a tensor (terms, n, n), or a known algebra or its name.
         rank: The CP rank; by default the smallest that is found.
         tol: Largest relative Frobenius error that is accepted. An algebra of known rank is exact
             all the same, unless another rank is asked for.
@@ -113,7 +114,7 @@ def bilinear(
 
 @one_thread()
 def bilinear_many(
-    algebras: Iterable[Tensor | Algebra],
+    algebras: Iterable[Tensor | Algebra | str],
     rank: int | None = None,
     *,
     tol: float = 1e-10,
@@ -126,7 +127,7 @@ def bilinear_many(
     They are searched together, and equal ones once.
 
     Args:
-        algebras: Tensors (terms, n, n) of any shapes, or known algebras.
+        algebras: Tensors (terms, n, n) of any shapes, or known algebras or their names.
         rank: The CP rank of all; by default the smallest that is found for each.
         tol: Largest relative Frobenius error that is accepted.
         bound: Largest growth that is accepted.
@@ -151,12 +152,17 @@ def bilinear_many(
     return [results[key] for key in keys]
 
 
-def _structure(A: Tensor | Algebra) -> Tensor:
+def _structure(A: Tensor | Algebra | str) -> Tensor:
     """Return the tensor (terms, n, n), checked, in float64 on the CPU."""
+    if isinstance(A, str):
+        return get(A).structure
     if isinstance(A, Algebra):
         return A.structure
     if not isinstance(A, Tensor):
-        raise TypeError(f"an algebra is a Tensor or a phnn.algebra.Algebra, got {type(A).__name__}")
+        raise TypeError(
+            "an algebra must be a Tensor, a phnn.algebra.Algebra or its name, got "
+            f"{type(A).__name__}"
+        )
     if A.dim() != 3 or A.numel() == 0:
         raise ValueError(f"an algebra has shape (terms, n_out, n_in), got {tuple(A.shape)}")
     if A.is_meta:
@@ -176,10 +182,10 @@ def _run(searches: list[Search], request: Request, progress: Callable[[int, int]
     deadline = time.thread_time() + request.seconds * len(searches)
     finished = -1
     while True:
-        groups: dict[tuple[torch.Size, int], list[Search]] = defaultdict(list)
+        groups: dict[tuple[torch.Size, int, bool], list[Search]] = defaultdict(list)
         for search in searches:
             if (rank := search.probe()) is not None:
-                groups[search.core.shape, rank].append(search)
+                groups[search.core.shape, rank, search.is_scaled].append(search)
         done = len(searches) - sum(map(len, groups.values()))
         if done > finished:
             finished = done
@@ -187,7 +193,7 @@ def _run(searches: list[Search], request: Request, progress: Callable[[int, int]
         if not groups or time.thread_time() > deadline:
             return
         # the small ones first: if time runs out, it should be on the large ones
-        (_, rank), group = min(groups.items(), key=lambda item: (item[0][0].numel(), item[0][1]))
+        (_, rank, _), group = min(groups.items(), key=lambda item: (item[0][0].numel(), item[0][1]))
         _probe(group, rank, request, deadline)
 
 
@@ -195,7 +201,10 @@ def _probe(group: list[Search], rank: int, request: Request, deadline: float) ->
     """Ask the solver for one rank of several tensors of one shape."""
     cores = torch.stack([search.core for search in group])
     # half of tol for the fit; the compression to the core has used some of the rest
-    fit = solver.solve(cores, rank, tol=request.tol / 2, bound=request.bound, deadline=deadline)
+    tol = request.tol / 2
+    if group[0].is_scaled:  # then the error of the largest term may be that of all
+        tol /= math.sqrt(cores.shape[1])
+    fit = solver.solve(cores, rank, tol=tol, bound=request.bound, deadline=deadline)
     is_late = time.thread_time() > deadline
     for index, search in enumerate(group):
         if fit.accepted[index]:

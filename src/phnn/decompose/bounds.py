@@ -9,7 +9,9 @@ from torch import Tensor
 
 from phnn.functional import Factors
 
-__all__ = ["by_fibers", "compress", "lower_bound"]
+__all__ = ["by_fibers", "compress", "lower_bound", "scale_slices"]
+
+UNEVEN = 4.0  # times the size of the smallest term, from which on the largest hides it
 
 
 def _numerical_rank(singular: Tensor, tol: float) -> int:
@@ -36,6 +38,19 @@ def compress(A: Tensor, tol: float) -> tuple[Tensor, Factors]:
         bases.append(whole if kept == len(unfolding) else left[:, :kept])
     core = torch.einsum("iab,ij,ac,bd->jcd", A, *bases)
     return core, Factors(U=bases[0], W=bases[1], V=bases[2])
+
+
+def scale_slices(core: Tensor, bases: Factors) -> tuple[Tensor, Factors]:
+    """Return a core whose terms have the same size, and the bases that undo it.
+
+    The rank stays. But next to large terms the solver takes a small one for noise, until it pays a
+    product or more for each of its numbers. Terms of like size are left as they are.
+    """
+    sizes = core.flatten(1).norm(dim=1)
+    if bases.U is None or sizes.max() <= UNEVEN * sizes.min():
+        return core, bases
+    scales = sizes / sizes.max()
+    return core / scales[:, None, None], bases._replace(U=bases.U * scales)
 
 
 def lower_bound(core: Tensor, tol: float) -> int:

@@ -221,8 +221,8 @@ def _as_matrices(A: Tensor) -> Factors | None:
         return None
     half = k // 2
     # E_pq ⊗ E_st has index (p, q, s, t); in the large matrix it is in row (p, s), column (q, t)
-    places = torch.arange(k * k).view(2, half, 2, half).transpose(1, 2).flatten()
-    into = torch.eye(k * k, dtype=A.dtype)[places]
+    indices = torch.arange(k * k).view(2, half, 2, half).transpose(1, 2).flatten()
+    into = torch.eye(k * k, dtype=A.dtype)[indices]
     blocks = [find(algebra.matrix(size).structure) for size in (2, half)]
     return _compose(blocks, lambda both: _change_basis(_multiply(*both), into, into.mT))
 
@@ -255,15 +255,15 @@ def _as_blades(A: Tensor) -> Factors | None:
     groups = None if signs is None else _commuting_groups(signs)
     if signs is None or not groups:
         return None
-    places, values = torch.zeros(1, dtype=torch.long), torch.ones(1, dtype=A.dtype)
+    indices, values = torch.zeros(1, dtype=torch.long), torch.ones(1, dtype=A.dtype)
     parts = []
     for group in groups:
-        place, value = _span(signs, group)
-        values = (values.view(-1, 1) * value * signs[places.view(-1, 1), place]).flatten()
-        places = (places.view(-1, 1) ^ place).flatten()
+        index, value = _span(signs, group)
+        values = (values.view(-1, 1) * value * signs[indices.view(-1, 1), index]).flatten()
+        indices = (indices.view(-1, 1) ^ index).flatten()
         parts.append(_generated([int(signs[g, g]) for g in group]))
     into = torch.zeros(len(A), len(A), dtype=A.dtype)
-    into[torch.arange(len(A)), places] = values
+    into[torch.arange(len(A)), indices] = values
     factors = _change_basis(functools.reduce(_multiply, parts), into, into.mT)
     # the steps above assume an associative algebra; here it is checked
     return factors if torch.equal(factors.tensor(), A) else None

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from phnn.decompose import exact, solver
-from phnn.decompose.bounds import by_fibers, compress, lower_bound
+from phnn.decompose.bounds import by_fibers, compress, lower_bound, scale_slices
 from phnn.functional import Factors, each
 
 __all__ = ["Request", "Search"]
@@ -34,14 +34,14 @@ class Request:
     def __post_init__(self) -> None:
         if self.rank is not None and (not isinstance(self.rank, int) or self.rank < 1):
             raise ValueError(
-                f"rank is an integer, at least 1, or None to search; got rank={self.rank!r}"
+                f"rank must be an integer of at least 1, or None to search; got rank={self.rank!r}"
             )
         if not 0 < self.tol < 1:
-            raise ValueError(f"tol is a relative error between 0 and 1, got tol={self.tol}")
+            raise ValueError(f"tol must be a relative error between 0 and 1, got tol={self.tol}")
         if not self.bound >= 1:
-            raise ValueError(f"bound is at least 1, as every growth is; got bound={self.bound}")
+            raise ValueError(f"bound must be at least 1, got bound={self.bound}")
         if not self.seconds >= 0:
-            raise ValueError(f"seconds is a time, not negative; got seconds={self.seconds}")
+            raise ValueError(f"seconds must not be negative, got seconds={self.seconds}")
 
 
 class Search:
@@ -56,14 +56,17 @@ class Search:
         request: What is accepted.
 
     Attributes:
-        core: The tensor in bases of its column spaces, for the solver.
+        core: The tensor in bases of its column spaces, with terms of like size, for the solver.
+        is_scaled: Whether the terms of the core were scaled to like size.
         lower: Smaller ranks are excluded, by a bound or by a failed probe.
         upper: This rank and larger ones need not be tried.
     """
 
     def __init__(self, A: Tensor, request: Request) -> None:
         self.A, self.request = A, request
-        self.core, self._bases = compress(A, request.tol / 4)
+        core, bases = compress(A, request.tol / 4)
+        self.core, self._bases = scale_slices(core, bases)
+        self.is_scaled = self.core is not core
         self._estimate = solver.estimate(self.core.shape)
         self._stride = 1
         self._is_solved = False
@@ -72,7 +75,7 @@ class Search:
         self._best = known.factors if known is not None and self._fits(known.factors) else None
         fibers = self._expand(by_fibers(self.core))
         self._fibers = fibers if self._fits(fibers) else None
-        self.lower = lower_bound(self.core, request.tol)
+        self.lower = lower_bound(core, request.tol)
         if request.rank is not None:
             self.lower, last = max(request.rank, self.lower), request.rank + 1
         else:
@@ -111,10 +114,16 @@ class Search:
 
     def succeed(self, factors: Factors) -> None:
         """Record a decomposition of the core."""
+        found = self._expand(factors)
+        growth = float(found.growth() / self.A.norm())
+        if growth > self.request.bound:  # which that of the scaled core need not be
+            error = float((found.tensor() - self.A).norm() / self.A.norm())
+            self.fail(factors.rank, error, growth)
+            return
         if self._is_solved:
             self._stride *= 2
         self._is_solved = True
-        self._best, self.upper = self._expand(factors), factors.rank
+        self._best, self.upper = found, factors.rank
 
     def fail(self, rank: int, error: float, growth: float) -> None:
         """Record a rank that failed."""

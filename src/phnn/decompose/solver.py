@@ -131,9 +131,9 @@ def _best_start(targets: Tensor, begin: Factors, tol: float, bound: float, deadl
     accepted = (error <= tol) & (growth <= bound)
     # first the accepted ones by growth, mapped to values below 1; then the others by error
     choice = torch.where(accepted, growth / (1 + growth), 1 + error).argmin(1)
-    place = torch.arange(count)
-    chosen = each(lambda factor: factor[place * starts + choice], x)
-    return Fit(chosen, error[place, choice], growth[place, choice], accepted[place, choice])
+    index = torch.arange(count)
+    chosen = each(lambda factor: factor[index * starts + choice], x)
+    return Fit(chosen, error[index, choice], growth[index, choice], accepted[index, choice])
 
 
 def _improve(best: Fit, again: Tensor, found: Fit) -> Fit:
@@ -153,28 +153,28 @@ def _improve(best: Fit, again: Tensor, found: Fit) -> Fit:
 def _descend(target: Tensor, x: Factors, deadline: float) -> tuple[Factors, Tensor]:
     """Take each start as far as it goes; return where it ended, with the error there."""
     ends, end_error = each(torch.clone, x), _error(target, x)
-    place = torch.arange(len(target))
+    index = torch.arange(len(target))
     damping = target.new_full((len(target),), _DAMPING)
     earlier = torch.full_like(damping, torch.inf)
     weight = _REGULARISATION
     for step in range(1, _STEPS + 1):
-        if len(place) == 0 or time.thread_time() > deadline:
+        if len(index) == 0 or time.thread_time() > deadline:
             break
         x, damping = _step(target, x, damping, weight)
         weight = weight * _DECAY if weight > _VANISHED else 0.0
         if weight or (step % _CHECK and step < _STEPS):
             continue
         error = _error(target, x)
-        ends = each(partial(_put, place), ends, x)
-        end_error[place] = error
+        ends = each(partial(_put, index), ends, x)
+        end_error[index] = error
         going = (error > _CONVERGED) & (error < _STALLED * earlier)
-        target, damping, place, earlier = (t[going] for t in (target, damping, place, error))
+        target, damping, index, earlier = (t[going] for t in (target, damping, index, error))
         x = each(itemgetter(going), x)
     return ends, end_error
 
 
-def _put(place: Tensor, old: Tensor, new: Tensor) -> Tensor:
-    return old.index_copy(0, place, new)
+def _put(index: Tensor, old: Tensor, new: Tensor) -> Tensor:
+    return old.index_copy(0, index, new)
 
 
 def _error(target: Tensor, x: Factors) -> Tensor:

@@ -16,7 +16,7 @@ the filters are applied to all components and A to the result, or in the other o
 """
 
 from phnn.functional._assembly import kronecker_sum
-from phnn.functional._factors import Factors, each
+from phnn.functional._factors import Factors, Known, each
 from phnn.functional._layers import (
     conv1d,
     conv2d,
@@ -30,6 +30,7 @@ from phnn.functional._sizes import Sizes
 
 __all__ = [
     "Factors",
+    "Known",
     "Sizes",
     "conv1d",
     "conv2d",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from phnn.functional._factors import Factors
-from phnn.functional._products import pays
+from phnn.functional._factors import Factors, Known
+from phnn.functional._products import clearly_pays, pays
 from phnn.functional._sizes import Sizes
 
 ASSEMBLED, FILTER_FIRST, MIX_FIRST, PRODUCTS = "assembled", "filter first", "mix first", "products"
@@ -73,14 +74,47 @@ def choose(
         return ASSEMBLED  # and torch refuses it in its own words
     if not sizes.is_paper:
         return _fewest(operation, input, A, sizes)
-    if isinstance(A, Factors) and pays(A.rank, sizes):
+    if isinstance(A, Factors) and _multiplies(A.rank, sizes):
         return PRODUCTS
-    if operation.transposed or not _may_filter_first(F):
-        return ASSEMBLED
+    is_smaller = _may_filter_first(F) and _filters_first(operation, input, sizes)
+    return FILTER_FIRST if is_smaller else ASSEMBLED
+
+
+def _multiplies(rank: int, sizes: Sizes) -> bool:
+    """Return whether R products pay.
+
+    Not for compiled convolutions of one position: torch runs their groups with channels first, and
+    copies everything to and fro. A step took 1.1 to 1.9 of the time of a real layer.
+    """
+    is_compiled = torch.compiler.is_compiling() and not _is_exporting()
+    if is_compiled and sizes.dims and sizes.kernel == 1:
+        return False
+    return pays(rank, sizes)
+
+
+def pick(
+    operation: Operation, input: Tensor, known: Known, F: Tensor, sizes: Sizes
+) -> Tensor | Factors:
+    """Return what a layer with a fixed algebra computes with: the factors, where they pay.
+
+    A graph that is compiled, traced or exported has the assembled weight, and low precision, too.
+    With few positions to share the mixing of the filters, none is mixed.
+    """
+    rank = known.factors.rank
+    if torch.compiler.is_compiling() or not _may_filter_first(F) or not clearly_pays(rank, sizes):
+        return known.A
+    step, positions = math.prod(operation.steps()), count_positions(operation, input)
+    saved = positions * (sizes.filter_first(step) - sizes.products(rank, step))
+    return known.factors if saved > 2 * sizes.mixed_filters(rank) else known.A
+
+
+def _filters_first(operation: Operation, input: Tensor, sizes: Sizes) -> bool:
+    """Return whether all filtered components of the paper's layer are smaller than its weight."""
+    if operation.transposed:
+        return False
     filtered = count_positions(operation, input) * sizes.terms
     weight = sizes.n_in * sizes.inputs * sizes.kernel
-    is_smaller = _is_known(filtered > 0) and _is_known(filtered < weight)
-    return FILTER_FIRST if is_smaller else ASSEMBLED
+    return _is_known(filtered > 0) and _is_known(filtered < weight)
 
 
 def _fewest(operation: Operation, input: Tensor, A: Tensor | Factors, sizes: Sizes) -> str:
@@ -89,11 +123,12 @@ def _fewest(operation: Operation, input: Tensor, A: Tensor | Factors, sizes: Siz
     What is made of the parameters alone counts once. A graph that is exported, traced or compiled
     for any size does not know how often that is shared, and leaves it out.
     """
-    step = math.prod(operation.steps())
-    filtering, mixing = sizes.filter_first(step), sizes.mix_first(step)
-    direct, direct_count = (FILTER_FIRST, filtering) if filtering <= mixing else (MIX_FIRST, mixing)
-    prepared, count, once = ASSEMBLED, sizes.assembled(), sizes.assembly()
-    if isinstance(A, Factors) and pays(A.rank, sizes):
+    stride = operation.stride
+    step = stride**operation.dims if isinstance(stride, int) else math.prod(operation.steps())
+    compare = _compare if torch.compiler.is_compiling() else _compare_once
+    direct, direct_count, count = compare(sizes, step)
+    prepared, once = ASSEMBLED, sizes.assembly()
+    if isinstance(A, Factors) and _multiplies(A.rank, sizes):
         multiplying = sizes.products(A.rank, step)
         if multiplying < count:
             prepared, count = PRODUCTS, multiplying
@@ -104,6 +139,18 @@ def _fewest(operation: Operation, input: Tensor, A: Tensor | Factors, sizes: Siz
         return prepared
     positions = count_positions(operation, input)
     return direct if _is_known(positions * (direct_count - count) < once) else prepared
+
+
+def _compare(sizes: Sizes, step: int) -> tuple[str, int, int]:
+    """Return the cheaper of filter first and mix first, its count, and that of the assembled."""
+    filtering, mixing = sizes.filter_first(step), sizes.mix_first(step)
+    assembled = sizes.assembled()
+    if filtering <= mixing:
+        return FILTER_FIRST, filtering, assembled
+    return MIX_FIRST, mixing, assembled
+
+
+_compare_once = lru_cache(maxsize=4096)(_compare)
 
 
 def _fits(

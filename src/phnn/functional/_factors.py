@@ -73,6 +73,23 @@ class Factors(NamedTuple):
         return torch.stack([factor.norm(dim=-2) for factor in (self.mixing, self.V, self.W)])
 
 
+class Known(NamedTuple):
+    """A fixed algebra, with an exact CP decomposition that a layer may compute with.
+
+    Attributes:
+        A: The algebra, (n, n, n).
+        factors: What multiplies out to it.
+    """
+
+    A: Tensor
+    factors: Factors
+
+    @property
+    def shape(self) -> torch.Size:
+        """Terms, n_out and n_in of the algebra."""
+        return self.A.shape
+
+
 def each(function: Callable[..., Tensor], *factors: Factors) -> Factors:
     """Apply a function to all U, to all V and to all W; an absent U stays absent."""
     Us, Vs, Ws = zip(*factors, strict=True)

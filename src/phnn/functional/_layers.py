@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from phnn.functional import _choice as choice
 from phnn.functional._assembly import kronecker_sum
-from phnn.functional._choice import Operation, choose
+from phnn.functional._choice import Operation, choose, pick
 from phnn.functional._components import (
     filter_first,
     filters_first,
@@ -17,7 +17,8 @@ from phnn.functional._components import (
     rules_after,
     rules_before,
 )
-from phnn.functional._factors import Factors, outside_autocast
+from phnn.functional._factors import Factors, Known, outside_autocast
+from phnn.functional._low_rank import apply_low_rank
 from phnn.functional._mixing import add_bias
 from phnn.functional._products import (
     mix_filters,
@@ -32,14 +33,18 @@ Size = int | Sequence[int]
 
 
 def _compute(
-    operation: Operation, input: Tensor, A: Tensor | Factors, F: Tensor, bias: Tensor | None
+    operation: Operation, input: Tensor, A: Tensor | Factors | Known, F: Tensor, bias: Tensor | None
 ) -> Tensor:
     """Return what the operation makes of the input with the weight of A and F."""
     sizes = Sizes.of(A.shape, F, operation.groups, operation.transposed)
+    if isinstance(A, Known):
+        A = pick(operation, input, A, F, sizes)
     computation = choose(operation, input, A, F, bias, sizes)
     if computation == choice.ASSEMBLED:
         H = kronecker_sum(A, F, operation.groups, operation.transposed)
         return operation(input, H, bias)
+    if sizes.is_low_rank and computation != choice.PRODUCTS:
+        return apply_low_rank(operation, input, _tensor(A), F, bias, sizes)
     batch = _make_batch(operation, input)
     if computation == choice.PRODUCTS:
         assert isinstance(A, Factors)
@@ -97,7 +102,7 @@ def _multiply(
 def _convolve(
     function: Callable[..., Tensor],
     input: Tensor,
-    A: Tensor | Factors,
+    A: Tensor | Factors | Known,
     F: Tensor,
     bias: Tensor | None,
     stride: Size,
@@ -113,7 +118,7 @@ def _convolve(
 def _convolve_transposed(
     function: Callable[..., Tensor],
     input: Tensor,
-    A: Tensor | Factors,
+    A: Tensor | Factors | Known,
     F: Tensor,
     bias: Tensor | None,
     stride: Size,
@@ -128,14 +133,16 @@ def _convolve_transposed(
     return _compute(operation, input, A, F, bias)
 
 
-def linear(input: Tensor, A: Tensor | Factors, F: Tensor, bias: Tensor | None = None) -> Tensor:
+def linear(
+    input: Tensor, A: Tensor | Factors | Known, F: Tensor, bias: Tensor | None = None
+) -> Tensor:
     """Apply a fully connected PH layer; see `torch.nn.functional.linear`."""
     return _compute(Operation(nn.functional.linear), input, A, F, bias)
 
 
 def conv1d(
     input: Tensor,
-    A: Tensor | Factors,
+    A: Tensor | Factors | Known,
     F: Tensor,
     bias: Tensor | None = None,
     stride: Size = 1,
@@ -150,7 +157,7 @@ def conv1d(
 
 def conv2d(
     input: Tensor,
-    A: Tensor | Factors,
+    A: Tensor | Factors | Known,
     F: Tensor,
     bias: Tensor | None = None,
     stride: Size = 1,
@@ -165,7 +172,7 @@ def conv2d(
 
 def conv3d(
     input: Tensor,
-    A: Tensor | Factors,
+    A: Tensor | Factors | Known,
     F: Tensor,
     bias: Tensor | None = None,
     stride: Size = 1,
@@ -180,7 +187,7 @@ def conv3d(
 
 def conv_transpose1d(
     input: Tensor,
-    A: Tensor | Factors,
+    A: Tensor | Factors | Known,
     F: Tensor,
     bias: Tensor | None = None,
     stride: Size = 1,
@@ -198,7 +205,7 @@ def conv_transpose1d(
 
 def conv_transpose2d(
     input: Tensor,
-    A: Tensor | Factors,
+    A: Tensor | Factors | Known,
     F: Tensor,
     bias: Tensor | None = None,
     stride: Size = 1,
@@ -216,7 +223,7 @@ def conv_transpose2d(
 
 def conv_transpose3d(
     input: Tensor,
-    A: Tensor | Factors,
+    A: Tensor | Factors | Known,
     F: Tensor,
     bias: Tensor | None = None,
     stride: Size = 1,

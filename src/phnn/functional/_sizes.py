@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 
@@ -42,17 +44,21 @@ class Sizes(NamedTuple):
         cls, shape: Sequence[int], F: Tensor, groups: int = 1, transposed: bool = False
     ) -> Sizes:
         """Read the sizes from the shape of A, (terms, n_out, n_in), and from the filters F."""
-        terms, n_out, n_in = shape
-        rows, columns, *kernel = F.shape
-        rows //= groups * terms
-        outputs, inputs = (columns, rows) if transposed else (rows, columns)
-        positions, dims = math.prod(kernel), len(kernel)
-        return cls(groups, terms, n_out, n_in, outputs, inputs, positions, dims, transposed)
+        # a compiler would warn of the cache, and needs none
+        read = _read if torch.compiler.is_compiling() else _read_once
+        return read(tuple(shape), tuple(F.shape), groups, transposed)
 
     @property
     def is_paper(self) -> bool:
         """Whether it is the paper's layer: A square, with as many terms as components."""
         return self.terms == self.n_out == self.n_in
+
+    @property
+    def is_low_rank(self) -> bool:
+        """Whether it is two plain layers: n = (out, 1) or (1, in), without groups."""
+        if self.groups > 1 or self.transposed or self.is_paper:
+            return False
+        return self.n_in == self.outputs == 1 or self.n_out == self.inputs == 1
 
     @property
     def in_channels(self) -> int:
@@ -98,3 +104,15 @@ class Sizes(NamedTuple):
 
     def _filter(self) -> int:
         return self.outputs * self.inputs * self.kernel
+
+
+def _read(shape: tuple[int, ...], filters: tuple[int, ...], groups: int, transposed: bool) -> Sizes:
+    terms, n_out, n_in = shape
+    rows, columns, *kernel = filters
+    rows //= groups * terms
+    outputs, inputs = (columns, rows) if transposed else (rows, columns)
+    positions, dims = math.prod(kernel), len(kernel)
+    return Sizes(groups, terms, n_out, n_in, outputs, inputs, positions, dims, transposed)
+
+
+_read_once = lru_cache(maxsize=4096)(_read)

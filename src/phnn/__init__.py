@@ -12,26 +12,40 @@ if TYPE_CHECKING:
     from phnn.io import export, load, save
     from phnn.models import create_model, list_models
     from phnn.nn import (
+        PHGRU,
+        PHLSTM,
+        PHRNN,
         PHConv1d,
         PHConv2d,
         PHConv3d,
         PHConvTranspose1d,
         PHConvTranspose2d,
         PHConvTranspose3d,
+        PHEmbedding,
+        PHGRUCell,
         PHLinear,
+        PHLSTMCell,
+        PHRNNCell,
         param_groups,
     )
 
 __version__ = "0.1.0.dev0"
 
 __all__ = [
+    "PHGRU",
+    "PHLSTM",
+    "PHRNN",
     "PHConv1d",
     "PHConv2d",
     "PHConv3d",
     "PHConvTranspose1d",
     "PHConvTranspose2d",
     "PHConvTranspose3d",
+    "PHEmbedding",
+    "PHGRUCell",
+    "PHLSTMCell",
     "PHLinear",
+    "PHRNNCell",
     "accelerate",
     "algebra",
     "analysis",

@@ -70,9 +70,9 @@ def assert_round_trips(model: nn.Module, *inputs: Any) -> None:
         tensor.data.fill_(math.nan if tensor.is_floating_point() else -1)
     restored.load_state_dict(model.state_dict())
     copies["state_dict"] = restored
-    for way, other in copies.items():
+    for kind, other in copies.items():
         if not torch.equal(other(*inputs), expected):
-            raise AssertionError(f"the output changed through {way}")
+            raise AssertionError(f"the {kind} of the model has other outputs")
 
 
 def assert_variance_of_torch(layer: PHLayer, tolerance: float = 0.05) -> None:

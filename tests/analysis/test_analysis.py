@@ -107,6 +107,12 @@ def test_distances_do_not_depend_on_bases_and_are_reproducible():
     assert distance(turned, a) == pytest.approx(first, abs=0.02)  # of local minima, the best found
 
 
+def test_algebras_may_be_given_by_name():
+    A = algebra.complex.structure
+    assert distance(A, "dual") == distance(A, algebra.dual)
+    assert neighbours(A, ["dual", "complex"])[0].algebra == algebra.complex
+
+
 def test_a_part_of_an_algebra_lies_within_it_and_is_no_match():
     imaginary = scramble(algebra.quaternion)[:3]
     found = neighbours(imaginary, [algebra.quaternion])[0]

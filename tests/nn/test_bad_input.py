@@ -12,26 +12,26 @@ from phnn.algebra import quaternion
     ("call", "error", "message"),
     [
         (lambda: PHLinear(8, 8), TypeError, "give n=.* or algebra="),
-        (lambda: PHLinear(8, 8, n=0), ValueError, "n is at least 1, got n=0"),
+        (lambda: PHLinear(8, 8, n=0), ValueError, "n must be at least 1, got n=0"),
         (lambda: PHLinear(8, 8, n=-2), ValueError, "got n=-2"),
-        (lambda: PHLinear(8, 8, n=2.0), TypeError, "n is an integer or a pair .* got 2.0"),
-        (lambda: PHLinear(8, 8, n=True), TypeError, "n is an integer or a pair .* got True"),
+        (lambda: PHLinear(8, 8, n=2.0), TypeError, "n must be an integer or a pair .* got 2.0"),
+        (lambda: PHLinear(8, 8, n=True), TypeError, "n must be an integer or a pair .* got True"),
         (lambda: PHLinear(8, 8, n=2, terms=0), ValueError, "between 1 and n²=4, got terms=0"),
         (lambda: PHLinear(8, 8, n=2, terms=5), ValueError, "between 1 and n²=4, got terms=5"),
-        (lambda: PHLinear(8, 8, n=2, terms=1.5), TypeError, "terms is an integer, got 1.5"),
+        (lambda: PHLinear(8, 8, n=2, terms=1.5), TypeError, "terms must be an integer, got 1.5"),
         (lambda: PHLinear(8, 8, n=2, rank=0), ValueError, "between 1 and n²=4, got rank=0"),
         (lambda: PHLinear(8, 8, n=2, rank=5), ValueError, "between 1 and n²=4, got rank=5"),
-        (lambda: PHLinear(8, 8, n=2, rank=2.0), TypeError, "rank is an integer, got 2.0"),
-        (lambda: PHLinear(8, 8, n=2, rank=True), TypeError, "rank is an integer, got True"),
+        (lambda: PHLinear(8, 8, n=2, rank=2.0), TypeError, "rank must be an integer, got 2.0"),
+        (lambda: PHLinear(8, 8, n=2, rank=True), TypeError, "rank must be an integer, got True"),
         (
             lambda: PHLinear(8, 8, n=4, terms=4, rank=3),
             ValueError,
-            "rank=3 products cannot serve terms=4 terms; raise rank to 4, or lower terms to 3",
+            "rank=3 must be at least terms=4; raise rank to 4, or lower terms to 3",
         ),
         (
             lambda: PHLinear(8, 8, algebra=quaternion, learn_algebra=True, rank=3),
             ValueError,
-            "rank=3 products cannot serve terms=4 terms; raise rank to 4$",
+            "rank=3 must be at least terms=4; raise rank to 4$",
         ),
         (
             lambda: PHLinear(8, 8, algebra=quaternion, learn_algebra=True, rank=5),
@@ -49,7 +49,7 @@ from phnn.algebra import quaternion
             "n=4 must divide in_features=30; the nearest that work are 28 and 32",
         ),
         (lambda: PHLinear(8, 2, n=4), ValueError, "out_features=2; the least is 4"),
-        (lambda: PHLinear(0, 8, n=4), ValueError, "in_features is at least 1"),
+        (lambda: PHLinear(0, 8, n=4), ValueError, "in_features must be at least 1"),
         (
             lambda: PHConv2d(3, 64, 3, n=4),
             ValueError,
@@ -93,7 +93,7 @@ from phnn.algebra import quaternion
         (
             lambda: PHLinear(8, 8, algebra=4),
             TypeError,
-            "algebra is a phnn.algebra.Algebra or its name, got 4",
+            "algebra must be a phnn.algebra.Algebra or its name, got 4",
         ),
         (
             lambda: PHLinear(8, 8, n=(4, 2)),
@@ -103,7 +103,7 @@ from phnn.algebra import quaternion
         (
             lambda: PHLinear(8, 8, n=(4, 2), terms=9),
             ValueError,
-            "terms is between 1 and n_out·n_in=8, got terms=9",
+            "terms must be between 1 and n_out·n_in=8, got terms=9",
         ),
         (
             lambda: PHLinear(9, 8, n=(4, 2), terms=1),

@@ -6,7 +6,7 @@ from torch import nn
 
 import phnn
 from phnn import algebra
-from phnn.nn import from_authors
+from phnn.nn import balance_rates, from_authors
 from phnn.testing import assert_close
 
 
@@ -42,6 +42,81 @@ def test_by_default_everything_decays(model):
     groups = phnn.param_groups(model, weight_decay=5e-4)
     assert {group["weight_decay"] for group in groups} == {5e-4}
     assert all("lr" not in group for group in groups)
+
+
+def test_scales_multiply_the_rate(model):
+    groups = phnn.param_groups(
+        model, lr=0.1, filter_scale=0.5, algebra_scale=16, norm_bias_scale=64, weight_decay=1e-3
+    )
+    rates = {group["name"]: group["lr"] for group in groups}
+    assert rates == {"norm_bias": 6.4, "algebra": 1.6, "filter": 0.05, "weight": 0.1, "vector": 0.1}
+    members = {group["name"]: [id(p) for p in group["params"]] for group in groups}
+    assert members["norm_bias"] == [id(model[1].bias)]
+    assert members["filter"] == [id(model[0].F), id(model[2].F)]
+    assert members["weight"] == [id(model[4].weight)]
+    grouped = [name for names in members.values() for name in names]
+    assert sorted(grouped) == sorted(id(parameter) for parameter in model.parameters())
+    torch.optim.SGD(groups, lr=0.1, momentum=0.9).step()
+
+
+@pytest.mark.parametrize("options", [{"filter_scale": 0.5}, {"balance": "sgd"}])
+def test_scales_need_a_rate(model, options):
+    with pytest.raises(ValueError, match="give lr=, the learning rate that balance and the scales"):
+        phnn.param_groups(model, **options)
+
+
+def test_balanced_rates_reach_the_groups(model):
+    groups = phnn.param_groups(model, lr=0.1, balance="sgd", algebra_scale=2)
+    rates = {id(p): group["lr"] for group in groups for p in group["params"]}
+    assert len(rates) == len(list(model.parameters()))
+    first, fixed = balance_rates(model[0]), balance_rates(model[2])
+    assert rates[id(model[0].A)] == pytest.approx(0.2 * first["A"])
+    assert rates[id(model[0].F)] == pytest.approx(0.1 * first["F"])
+    assert rates[id(model[2].F)] == pytest.approx(0.1 * fixed["F"])
+    assert "A" not in fixed
+    assert rates[id(model[4].weight)] == 0.1
+    torch.optim.SGD(groups, lr=0.1).step()
+
+
+CASES = {
+    "n=4": (phnn.PHConv2d, (48, 96, 3), {"n": 4}),
+    "n=2, transposed": (phnn.PHConvTranspose2d, (96, 48, 3), {"n": 2}),
+    "groups": (phnn.PHConv2d, (96, 96, 3), {"n": 4, "groups": 2}),
+    "quaternion": (phnn.PHLinear, (256, 128), {"algebra": "quaternion"}),
+    "terms": (phnn.PHLinear, (128, 128), {"n": 4, "terms": 9}),
+    "low rank": (phnn.PHConv2d, (64, 64, 3), {"n": (64, 1), "terms": 12}),
+    "rank 7": (phnn.PHConv2d, (96, 96, 3), {"n": 4, "rank": 7}),
+    "rank 4": (phnn.PHConv2d, (96, 96, 3), {"n": 4, "rank": 4}),
+}
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("case", CASES)
+def test_balanced_steps_change_everything_by_the_same_fraction(case, optimizer):
+    torch.manual_seed(0)
+    kind, sizes, options = CASES[case]
+    layer = kind(*sizes, bias=False, **options)
+    rates = balance_rates(layer, optimizer)
+    assert sorted(rates) == sorted(name for name, _ in layer.named_parameters())
+    squares = dict.fromkeys(("weight", *rates), 0.0)
+    for _ in range(20):  # A has few entries
+        weight = layer.weight.detach().requires_grad_()
+        noise = torch.randn_like(weight)
+        layer.zero_grad()
+        (layer.weight * noise).sum().backward()
+        for name, size, step in [
+            ("weight", weight, noise),
+            *((name, p, rates[name] * p.grad) for name, p in layer.named_parameters()),
+        ]:
+            step = step if optimizer == "sgd" else step.sign() * rates.get(name, 1.0)
+            squares[name] += (step.norm() / size.norm()).item() ** 2 / 20
+    for name, square in squares.items():
+        assert square**0.5 == pytest.approx(squares["weight"] ** 0.5, rel=0.15), name
+
+
+def test_unknown_optimizers_cannot_be_balanced():
+    with pytest.raises(ValueError, match='optimizer must be "sgd" or "adam", got \'muon\''):
+        balance_rates(phnn.PHLinear(4, 4, n=2), "muon")
 
 
 def test_frozen_parameters_and_empty_groups_are_left_out():

@@ -73,7 +73,7 @@ def known(n: int) -> tuple[Algebra, ...]:
         (<algebra complex, n=2>, <algebra split_complex, n=2>, <algebra dual, n=2>)
     """
     if n < 1:
-        raise ValueError(f"n is at least 1, got n={n}")
+        raise ValueError(f"n must be at least 1, got n={n}")
     if n in _KNOWN:
         named = tuple(map(algebra.get, _KNOWN[n]))
         return (cross, *named) if n == cross.n else named

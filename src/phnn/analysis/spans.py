@@ -28,7 +28,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from phnn.algebra import Algebra
+from phnn.algebra import Algebra, get
 from phnn.decompose.threads import one_thread
 
 __all__ = ["MATCH", "NEGLIGIBLE", "Neighbour", "basis", "distance", "neighbours"]
@@ -65,12 +65,12 @@ class Neighbour:
         return self.dimension == self.algebra.n and self.distance < MATCH
 
 
-def distance(A: Tensor, algebra: Algebra) -> float:
+def distance(A: Tensor, algebra: Algebra | str) -> float:
     """Return the distance of a learned algebra from a known one; it does not depend on bases.
 
     Args:
         A: The learned algebra, (terms, n, n).
-        algebra: The known algebra, of the same n.
+        algebra: The known algebra, of the same n, or its name.
 
     Example:
         >>> from phnn.algebra import complex, dual, split_complex
@@ -82,7 +82,7 @@ def distance(A: Tensor, algebra: Algebra) -> float:
 
 
 @one_thread()
-def neighbours(A: Tensor, algebras: Sequence[Algebra]) -> list[Neighbour]:
+def neighbours(A: Tensor, algebras: Sequence[Algebra | str]) -> list[Neighbour]:
     """Return known algebras with their distances from a learned one, the nearest first.
 
     The same A gives the same result; the starts have their own random generator.
@@ -90,22 +90,21 @@ def neighbours(A: Tensor, algebras: Sequence[Algebra]) -> list[Neighbour]:
     Args:
         A: The learned algebra, (terms, n, n). Parallel terms count once; directions weaker than
             `NEGLIGIBLE` times the strongest do not count.
-        algebras: The algebras to compare with, of dimension n.
+        algebras: The algebras to compare with, of dimension n, or their names.
     """
     span = basis(A)
     n, dimension = A.shape[-1], len(span)
-    for algebra in algebras:
+    known = [get(algebra) if isinstance(algebra, str) else algebra for algebra in algebras]
+    for algebra in known:
         if algebra.n != n:
             raise ValueError(
                 f"A of shape {tuple(A.shape)} has n={n}, but {algebra.name} has n={algebra.n}"
             )
-    if not algebras:
+    if not known:
         return []
-    others = [basis(algebra.structure) for algebra in algebras]
+    others = [basis(algebra.structure) for algebra in known]
     gaps = _distances(span, _stack(others)).tolist()
-    found = [
-        Neighbour(algebra, gap, dimension) for algebra, gap in zip(algebras, gaps, strict=True)
-    ]
+    found = [Neighbour(algebra, gap, dimension) for algebra, gap in zip(known, gaps, strict=True)]
     return sorted(found, key=lambda neighbour: neighbour.distance)
 
 
@@ -154,8 +153,8 @@ class _Search:
         """Improve P, then Q; return the traces from before the step."""
         _, products = self.turn()
         projected = (products @ self.flat).unflatten(-1, (self.n, self.n))
-        turned = self.others @ self.Q.mT.unsqueeze(-3)  # (P L_j Qᵀ) is linear in P
-        self.P = _polar(_sum_of_products(projected, turned.mT))
+        rotated = self.others @ self.Q.mT.unsqueeze(-3)  # (P L_j Qᵀ) is linear in P
+        self.P = _polar(_sum_of_products(projected, rotated.mT))
         trace = products.square().sum((-2, -1))
         _, products = self.turn()
         projected = (products @ self.flat).unflatten(-1, (self.n, self.n))

@@ -2,6 +2,7 @@
 
 from phnn.nn._layer import PHLayer
 from phnn.nn.authors import from_authors
+from phnn.nn.cells import PHGRUCell, PHLSTMCell, PHRNNCell
 from phnn.nn.conv import (
     PHConv1d,
     PHConv2d,
@@ -10,18 +11,29 @@ from phnn.nn.conv import (
     PHConvTranspose2d,
     PHConvTranspose3d,
 )
+from phnn.nn.embedding import PHEmbedding
 from phnn.nn.groups import param_groups
 from phnn.nn.linear import PHLinear
+from phnn.nn.rates import balance_rates
+from phnn.nn.recurrent import PHGRU, PHLSTM, PHRNN
 
 __all__ = [
+    "PHGRU",
+    "PHLSTM",
+    "PHRNN",
     "PHConv1d",
     "PHConv2d",
     "PHConv3d",
     "PHConvTranspose1d",
     "PHConvTranspose2d",
     "PHConvTranspose3d",
+    "PHEmbedding",
+    "PHGRUCell",
+    "PHLSTMCell",
     "PHLayer",
     "PHLinear",
+    "PHRNNCell",
+    "balance_rates",
     "from_authors",
     "param_groups",
 ]

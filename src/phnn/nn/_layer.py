@@ -9,17 +9,24 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.utils.prune import BasePruningMethod
 
-from phnn import algebra as algebras
-from phnn import decompose, functional, init
+from phnn import functional, init
 from phnn.algebra import Algebra
-from phnn.functional import Factors
+from phnn.functional import Factors, Known
+from phnn.nn._constants import constant_factors
+from phnn.nn._weight import (
+    PHWeight,
+    check_divisible,
+    real_dtype,
+    register_weight,
+    restore_algebras,
+)
 from phnn.structure import Dimension, Structure
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class PHLayer(nn.Module):
+class PHLayer(PHWeight, nn.Module):
     r"""Base of the PH layers: a weight :math:`H = \sum_i A_i \otimes F_i` and a bias.
 
     The state is what the layer learns: `A`, `F` and `bias`. A fixed algebra is a buffer named `A`,
@@ -31,53 +38,9 @@ class PHLayer(nn.Module):
     dense_type: ClassVar[Callable[..., nn.Module]]  # the torch layer that this one replaces
     dense_args: ClassVar[tuple[str, ...]]  # its hyperparameters: our attributes, its arguments
 
-    A: Tensor  # not in layers with a rank
-    U: Tensor | None
-    V: Tensor
-    W: Tensor
-    F: Tensor
-    bias: Tensor | None
-    groups: int = 1
-    transposed: bool = False
-
     def __init__(self, structure: Structure) -> None:
         super().__init__()
         self.structure = structure
-
-    @property
-    def n(self) -> Dimension:
-        """Dimension of the algebra, or the pair (n_out, n_in) of a rectangular one."""
-        return self.structure.n
-
-    @property
-    def n_out(self) -> int:
-        """Components of the output."""
-        return self.structure.n_out
-
-    @property
-    def n_in(self) -> int:
-        """Components of the input."""
-        return self.structure.n_in
-
-    @property
-    def terms(self) -> int:
-        """Number of Kronecker terms."""
-        return self.structure.terms
-
-    @property
-    def rank(self) -> int | None:
-        """CP rank that the algebra is limited to; None without a limit."""
-        return self.structure.rank
-
-    @property
-    def algebra(self) -> Algebra | None:
-        """The known algebra that A holds or starts from; None for one that is only learned."""
-        return self.structure.algebra
-
-    @property
-    def learns_algebra(self) -> bool:
-        """Whether A is learned."""
-        return self.structure.learns
 
     def _make_state(
         self,
@@ -89,36 +52,11 @@ class PHLayer(nn.Module):
         dtype: torch.dtype | None,
     ) -> None:
         """Register the state for a dense weight (rows, columns, *kernel_size)."""
-        dtype = torch.get_default_dtype() if dtype is None else dtype
-        if not dtype.is_floating_point:
-            hint = (
-                "; algebra=phnn.algebra.complex computes with real tensors"
-                if dtype.is_complex
-                else ""
-            )
-            raise TypeError(
-                f"{type(self).__name__} needs a real floating-point dtype, got {dtype}{hint}"
-            )
-        n_out, n_in, terms, rank = self.n_out, self.n_in, self.terms, self.rank
-
-        def empty(*shape: int) -> Tensor:
-            return torch.empty(shape, device=device, dtype=dtype)
-
-        if rank is not None:
-            mixes_filters = rank > terms
-            self.register_parameter(
-                "U", nn.Parameter(empty(terms, rank)) if mixes_filters else None
-            )
-            self.register_parameter("V", nn.Parameter(empty(n_in, rank)))
-            self.register_parameter("W", nn.Parameter(empty(n_out, rank)))
-        elif self.learns_algebra:
-            self.register_parameter("A", nn.Parameter(empty(terms, n_out, n_in)))
-        else:
-            self.register_buffer("A", empty(terms, n_out, n_in))
-        first, second = (n_in, n_out) if self.transposed else (n_out, n_in)
-        filters = empty(rows // first * terms, columns // second, *kernel_size)
-        self.register_parameter("F", nn.Parameter(filters))
-        self.register_parameter("bias", None if bias is None else nn.Parameter(empty(bias)))
+        shape = (rows, columns, *kernel_size)
+        options: dict[str, Any] = {"device": device, "dtype": real_dtype(self, dtype)}
+        register_weight(self, self.structure, shape, "", self.transposed, **options)
+        empty = None if bias is None else torch.empty(bias, **options)
+        self.register_parameter("bias", None if empty is None else nn.Parameter(empty))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -137,47 +75,20 @@ class PHLayer(nn.Module):
     @property
     def weight(self) -> Tensor:
         """The assembled H, of the shape of the torch layer's weight; for reading only."""
-        return functional.kronecker_sum(self.rules, self.F, self.groups, self.transposed)
+        rules = self.A if self.rank is None else self.factors
+        return functional.kronecker_sum(rules, self.F, self.groups, self.transposed)
 
     @property
-    def rules(self) -> Tensor | Factors:
-        """The A of `phnn.functional`: the tensor, or the factors of a layer with a rank."""
-        return self.A if self.rank is None else self.factors
-
-    @property
-    def algebra_tensor(self) -> Tensor:
-        """The tensor A, (terms, n_out, n_in); computed from the factors in a layer with a rank."""
-        return self.A if self.rank is None else self.factors.tensor()
-
-    @property
-    def factors(self) -> Factors:
-        """The parameters that a layer with a rank has instead of A."""
-        return Factors(self.U, self.V, self.W)
-
-    @property
-    def algebra_names(self) -> tuple[str, ...]:
-        """The names of the parameters, or of the buffer, with the algebra."""
-        if self.rank is None:
-            return ("A",)
-        return ("V", "W") if self.U is None else ("U", "V", "W")
-
-    def decompose_algebra(self) -> Factors:
-        """Return the CP decomposition of the known algebra, float64 on the CPU.
-
-        If rank = terms, each product has its own filters: those of the algebra in another basis.
-        """
-        assert self.algebra is not None
-        try:
-            found = decompose.bilinear(self.algebra, self.rank).factors
-        except RuntimeError as error:
-            raise ValueError(
-                f"{self.algebra.name} was not found to be a sum of rank={self.rank} products "
-                f"({error}); phnn.decompose.bilinear searches for the fewest"
-            ) from error
-        if self.rank == self.terms:
-            sizes = found.mixing.norm(dim=0).sqrt()
-            return Factors(None, found.V * sizes, found.W * sizes)
-        return found
+    def rules(self) -> Tensor | Factors | Known:
+        """The A of `phnn.functional`: the tensor, the factors of a layer with a rank, or both."""
+        if self.rank is not None:
+            return self.factors
+        if self.learns_algebra or self.algebra is None or torch.compiler.is_compiling():
+            return self.A
+        if type(self.A) is not Tensor:  # a fake one of some tracer, which no constant fits
+            return self.A
+        factors = constant_factors(self.algebra, self.A.device, self.A.dtype)
+        return self.A if factors is None else Known(self.A, factors)
 
     @classmethod
     def like(
@@ -221,15 +132,7 @@ class PHLayer(nn.Module):
         return dense.train(self.training)
 
     def _check_divisible(self, inputs: tuple[str, int], outputs: tuple[str, int]) -> None:
-        sides = (("n_in", self.n_in, *inputs), ("n_out", self.n_out, *outputs))
-        for side, n, name, size in sides:
-            if size < 1:
-                raise ValueError(f"{name} is at least 1, got {name}={size}")
-            if size % self.groups:
-                raise ValueError(f"groups={self.groups} must divide {name}={size}")
-            if size % (n * self.groups):
-                label = f"n={n}" if self.structure.is_square else f"{side}={n} of n={self.n}"
-                raise ValueError(_not_divisible(label, n, self.groups, name, size))
+        check_divisible(self.structure, inputs, outputs, self.groups)
 
     def _check_input(
         self, input: Tensor, axis: int, size: int, ranks: tuple[int, ...] | None
@@ -266,18 +169,13 @@ class PHLayer(nn.Module):
         unexpected_keys: list[str],
         error_msgs: list[str],
     ) -> None:
-        loaded = state_dict.get(prefix + "A")
-        if not self.learns_algebra and isinstance(loaded, Tensor) and not loaded.is_meta:
-            assert self.algebra is not None
-            if not _is_algebra(loaded, self.algebra):
-                error_msgs.append(self._explain_other_algebra(prefix + "A", loaded))
-                return
-            exact = self.algebra.structure  # in a state of lower precision it is rounded
-            if local_metadata.get("assign_to_params_buffers", False):
-                exact = exact.to(loaded.device, loaded.dtype)
-            state_dict = {**state_dict, prefix + "A": exact}
+        restored = restore_algebras(
+            self.structure, ("A",), state_dict, prefix, local_metadata, error_msgs
+        )
+        if restored is None:
+            return
         super()._load_from_state_dict(
-            state_dict,
+            restored,
             prefix,
             local_metadata,
             strict,
@@ -285,27 +183,6 @@ class PHLayer(nn.Module):
             unexpected_keys,
             error_msgs,
         )
-
-    def _explain_other_algebra(self, key: str, loaded: Tensor) -> str:
-        assert self.algebra is not None
-        known = _known(loaded)
-        found = f"a learned algebra of shape {tuple(loaded.shape)}" if known is None else known.name
-        remedy = "n=" + str(loaded.shape[-1]) if known is None else f"algebra={known.name}"
-        return (
-            f'"{key}" holds {found}, but this layer computes with the fixed algebra '
-            f"{self.algebra.name}; build it with {remedy} to load this state"
-        )
-
-
-def _not_divisible(label: str, n: int, groups: int, name: str, size: int) -> str:
-    step = n * groups
-    lower, upper = size // step * step, -(-size // step) * step
-    nearest = f"the nearest that work are {lower} and {upper}" if lower else f"the least is {upper}"
-    if groups == 1:
-        return f"{label} must divide {name}={size}; {nearest}"
-    if size == groups:
-        return f"{label} must divide {name}/groups=1: a depthwise layer admits only n=1"
-    return f"{label} must divide {name}/groups={size}/{groups}; for {name}, {nearest}"
 
 
 def computes_state(hook: object) -> bool:
@@ -324,16 +201,3 @@ def compute_state(layer: nn.Module) -> None:
         if computes_state(hook):
             hook(layer, ())
     layer.training = training
-
-
-def _is_algebra(A: Tensor, algebra: Algebra) -> bool:
-    """Return whether a state, of any precision, holds an algebra."""
-    structure, found = algebra.structure, A.detach().cpu().double()
-    precisions = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-    rounded = (structure.to(precision).double() for precision in precisions)
-    return A.shape == structure.shape and any(torch.equal(found, value) for value in rounded)
-
-
-def _known(A: Tensor) -> Algebra | None:
-    candidates = (algebras.get(name) for name in algebras.names())
-    return next((candidate for candidate in candidates if _is_algebra(A, candidate)), None)

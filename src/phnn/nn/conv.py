@@ -56,13 +56,13 @@ class _PHConvNd(PHLayer):
         super().__init__(structure)
         self.groups = hyperparameters["groups"]
         if self.groups < 1:
-            raise ValueError(f"groups is at least 1, got groups={self.groups}")
+            raise ValueError(f"groups must be at least 1, got groups={self.groups}")
         inputs, outputs = ((name, hyperparameters[name]) for name in CONV_ARGS[:2])
         self._check_divisible(inputs, outputs)
         for name in ("stride", "dilation"):
             value = hyperparameters[name]
             if min(value if isinstance(value, tuple | list) else (value,)) < 1:
-                raise ValueError(f"{name} is at least 1, got {name}={value}")
+                raise ValueError(f"{name} must be at least 1, got {name}={value}")
         # torch's layer checks the rest and expands numbers to tuples; on the meta device for free
         template = self.dense_type(**hyperparameters, bias=bias, device="meta")
         for name in self.dense_args:

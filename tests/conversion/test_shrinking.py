@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 
 import pytest
 import torch
@@ -157,7 +158,7 @@ def test_the_mode_of_the_model_is_restored(net, images):
         (torch.randn(4, 5, 8, 8), ValueError, r"does not run on the calibration data"),
         ([], ValueError, "calibration holds no data"),
         (torch.empty(0, 3, 8, 8), ValueError, "calibration holds no data"),
-        ("images", TypeError, "calibration is a tensor"),
+        ("images", TypeError, "calibration must be a tensor"),
     ],
 )
 def test_bad_calibration(net, data, error, message):
@@ -194,8 +195,15 @@ def test_a_score_decides_the_size(net, images):
     small = convert(net, evaluate=score, tolerance=0.2, calibration=images)
     report = small.phnn_report
     assert score(small.eval()) >= 0.8
-    assert report.curve[0] == {"budget": 1.0, "score": 1.0}
-    assert len(report.curve) > 2
+    first, *tried = report.curve
+    assert (first.budget, first.parameters, first.score) == (1.0, report.parameters_before, 1.0)
+    assert first.multiplications == report.multiplications_before
+    assert len(tried) > 1
+    assert all(point.parameters <= point.budget * first.parameters for point in tried)
+    (chosen,) = (point for point in report.curve if point.chosen)
+    assert chosen.parameters == report.parameters_after
+    assert chosen.multiplications == report.multiplications_after
+    assert report.distance <= chosen.distance  # lower where layers were refined together
     lower = convert(
         net,
         evaluate=lambda model: 1 - score(model),
@@ -204,7 +212,7 @@ def test_a_score_decides_the_size(net, images):
         lower_is_better=True,
     )
     assert lower.phnn_report.parameters_after == report.parameters_after
-    with pytest.raises(ValueError, match="evaluate returns a finite number, got None"):
+    with pytest.raises(ValueError, match="evaluate must return a finite number, got None"):
         convert(net, evaluate=lambda model: None, tolerance=0.1, calibration=images)
     counter = iter(range(100))
     with pytest.raises(ValueError, match=r"no smaller network keeps the score .* when it is low"):
@@ -300,3 +308,42 @@ def test_families_hold_the_shapes_they_name():
     assert (2, 2) in every
     assert (8, 2) in every
     assert Family(rectangular=False, low_rank=False).shapes(8, 4, 9) == [(2, 2), (4, 4)]
+
+
+class Experts(nn.Module):
+    """Layers, one of which never runs, and experts that are parameters of the model."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.rest = nn.Linear(16, 32), nn.Linear(32, 16)
+        self.idle = nn.Linear(16, 16)
+        self.experts = nn.Parameter(torch.randn(2, 16, 16))
+
+    def forward(self, x):
+        return (self.rest(self.first(x).relu()) @ self.experts).sum(0)
+
+
+def test_the_report_says_what_was_not_done(monkeypatch):
+    torch.manual_seed(0)
+    model, x = Experts(), torch.randn(64, 16)
+    small = convert(model, n=4, calibration=x)
+    report = small.phnn_report
+    first, second, untouched, weights, *_ = str(report).splitlines()
+    facts = (
+        r"1,856 → 1,\d+ parameters \(\S+%\)",
+        r"file \S+ → \S+ MB",
+        r"\S+ → \S+ M multiplications for a sample \(\d+%\)",
+        r"expected error \S+% of the outputs' variance",
+    )
+    assert re.fullmatch("; ".join(facts), first)
+    assert second.startswith("3 of 3 layers replaced; layers fitted in order")
+    assert (
+        untouched
+        == f"{512 / report.parameters_before:.1%} of the parameters untouched: experts 512"
+    )
+    assert weights == "fitted to weights instead of data, which did not reach them: idle"
+    size = sum(tensor.nbytes for tensor in small.state_dict().values())
+    assert report.bytes_after == size
+    monkeypatch.setattr("phnn.conversion.fitting.MEMORY", 8 * 20 * 20)
+    text = str(convert(model, n=4, calibration=x, refine=0).phnn_report)
+    assert "as the second moments of their inputs take too much memory: rest" in text

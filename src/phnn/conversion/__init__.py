@@ -2,6 +2,7 @@
 
 from phnn.conversion.converting import convert
 from phnn.conversion.folding import to_dense
-from phnn.conversion.report import Entry, Report
+from phnn.conversion.report import Entry, Point, Report
+from phnn.conversion.tradeoffs import tradeoff
 
-__all__ = ["Entry", "Report", "convert", "to_dense"]
+__all__ = ["Entry", "Point", "Report", "convert", "to_dense", "tradeoff"]

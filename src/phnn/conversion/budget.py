@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from phnn.conversion.candidates import Candidate
 
-__all__ = ["Limits", "choose", "fill"]
+__all__ = ["Limits", "choose"]
 
 RATIOS = tuple(4.0**k for k in range(-6, 7))  # prices of a multiplication against a parameter
 
@@ -54,48 +54,6 @@ def choose(
         chosen = _repair(candidates, limits)
         best = None if chosen is None else _spend(candidates, limits, chosen)
     return best
-
-
-def fill(
-    candidates: Mapping[str, Sequence[Candidate]],
-    chosen: Mapping[str, Candidate],
-    limits: Limits,
-    resize: Callable[[str, Candidate, int], Candidate],
-) -> dict[str, Candidate]:
-    """Add single terms where they save the most, as long as the limits hold.
-
-    Candidates are some sizes of each layer; what lies between them is estimated on the line to the
-    next larger one.
-
-    Args:
-        candidates: Of each layer.
-        chosen: The choice among them.
-        limits: What it may have.
-        resize: Returns a candidate with another number of terms, by the name of its layer.
-    """
-    filled = dict(chosen)
-    slopes = {name: _slope(candidates[name], chosen[name]) for name in chosen}
-    waiting = sorted((name for name in slopes if slopes[name] > 0), key=lambda n: -slopes[n])
-    for name in waiting:
-        largest = max(candidate.parameters for candidate in candidates[name])
-        while True:
-            more = resize(name, filled[name], 1)
-            if more.parameters >= largest or not limits.hold({**filled, name: more}):
-                break
-            filled[name] = more
-    return filled
-
-
-def _slope(options: Sequence[Candidate], now: Candidate) -> float:
-    """Return what the next larger size saves for each parameter; 0 for a layer that stays."""
-    if now.structure is None:
-        return 0.0
-    steps = [
-        (now.cost - c.cost) / (c.parameters - now.parameters)
-        for c in options
-        if c.parameters > now.parameters
-    ]
-    return max(steps, default=0.0)
 
 
 def _total(chosen: Mapping[str, Candidate]) -> float:

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from phnn.conversion.sites import Site
 
-__all__ = ["Calibration", "Forward", "evaluating"]
+__all__ = ["Calibration", "Forward", "evaluating", "first_tensor"]
 
 Forward = Callable[[nn.Module, Any], Any]
 HELD_OUT = 5  # every fifth call is kept for judging
-SLICE = 64  # samples of a single large call that run together
+SLICE = 32  # samples of a single large call that run together
 
 
 class _StopError(Exception):
@@ -59,8 +59,8 @@ class Calibration:
         parts = [_index(call, slice(start, start + step)) for start in range(0, size, step)]
         with evaluating(model):
             try:
-                whole = _first_tensor(self.forward(model, _index(call, slice(0, 2 * step))))
-                part = _first_tensor(self.forward(model, parts[0]))
+                whole = first_tensor(self.forward(model, _index(call, slice(0, 2 * step))))
+                part = first_tensor(self.forward(model, parts[0]))
             except Exception:
                 return [call]
         if whole is None or part is None or whole[: len(part)].shape != part.shape:
@@ -118,7 +118,7 @@ class Calibration:
             with evaluating(model):
                 for number, call in enumerate(self.fitting):
                     current[0] = number
-                    self._run(model, call)
+                    self.run(model, call)
         finally:
             for handle in handles:
                 handle.remove()
@@ -146,7 +146,7 @@ class Calibration:
                 for call in self.fitting:
                     seen.clear()
                     with suppress(_StopError):
-                        self._run(model, call)
+                        self.run(model, call)
                     yield list(seen)
         finally:
             handle.remove()
@@ -156,7 +156,7 @@ class Calibration:
         rows = []
         with evaluating(model):
             for call in self.held_out:
-                output = _first_tensor(self._run(model, call))
+                output = first_tensor(self.run(model, call))
                 if output is None:
                     raise ValueError("the model returns no floating-point tensor to compare")
                 rows.append(
@@ -165,7 +165,8 @@ class Calibration:
         widest = max(row.shape[1] for row in rows)
         return torch.cat([nn.functional.pad(row, (0, widest - row.shape[1])) for row in rows])
 
-    def _run(self, model: nn.Module, call: Any) -> Any:
+    def run(self, model: nn.Module, call: Any) -> Any:
+        """Run a model on a call; say what it was if that fails."""
         try:
             return self.forward(model, call)
         except _StopError:
@@ -176,7 +177,7 @@ class Calibration:
             )
             raise ValueError(
                 f"the model does not run on the calibration data ({shapes}): {error}; give what "
-                "the model takes, or forward= to say how a batch is fed"
+                "the model takes, or forward=, a function that calls the model on a batch"
             ) from error
 
 
@@ -205,7 +206,7 @@ def _take(data: Any, limit: int) -> list[Any]:
         return [data] if _count_samples(data) else []
     if not isinstance(data, Iterable) or isinstance(data, str):
         raise TypeError(
-            "calibration is a tensor, a tuple of arguments, a dict of named ones, or an iterable "
+            "calibration must be a tensor, a tuple of arguments, a dict of them, or an iterable "
             f"of these; got {type(data).__name__}"
         )
     calls, samples = [], 0
@@ -260,14 +261,14 @@ def _check_finite(call: Any) -> None:
             )
 
 
-def _first_tensor(output: Any) -> Tensor | None:
+def first_tensor(output: Any) -> Tensor | None:
     """Return the first floating-point tensor that a model returns."""
     if isinstance(output, Tensor):
         return output if output.is_floating_point() else None
     if isinstance(output, Mapping):
         output = list(output.values())
     if isinstance(output, tuple | list):
-        found = (_first_tensor(value) for value in output)
+        found = (first_tensor(value) for value in output)
         return next((tensor for tensor in found if tensor is not None), None)
     return None
 

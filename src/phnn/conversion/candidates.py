@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -38,18 +38,20 @@ class Candidate:
         parameters: Of the weight.
         multiplications: For one sample, in the cheapest computation; 0 where nothing ran.
         error: Squared error of the outputs, or of the weight, relative to their energy.
+        weight: What it costs the model to lose the outputs of the layer.
     """
 
     structure: Structure | None
     parameters: int
     multiplications: float
     error: float
+    weight: float = 1.0
 
     @property
     def cost(self) -> float:
         """What the error costs a network: 1 − error of the energy passes, and shares multiply."""
         # a layer that passes nothing costs as much as 28 layers that pass half
-        return -math.log(max(1 - self.error, 1e-12))
+        return -self.weight * math.log(max(1 - self.error, 1e-12))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields, ready for JSON."""
@@ -89,8 +91,10 @@ class Family:
         """Return the pairs (n_out, n_in) for a weight of these sizes."""
         found = []
         size = out * inputs * kernel
-        for n_out in _divisors(out):
-            for n_in in _divisors(inputs):
+        # without kernel positions low rank mostly wins, and few other shapes are worth a look
+        step = 2 if kernel > 1 else 4
+        for n_out in _divisors(out, step):
+            for n_in in _divisors(inputs, step):
                 blocks = n_out * n_in
                 corner = (n_out, n_in) in ((out, 1), (1, inputs))
                 allowed = self.low_rank if corner else self.rectangular
@@ -139,10 +143,13 @@ def _step(site: Site) -> int:
 
 
 def by_weights(site: Site, family: Family, positions: float) -> list[Candidate]:
-    """Return every size of a layer with the error of its weight."""
+    """Return every size of a layer that is smaller than it, with the error of its weight."""
+    size = site.weight.numel()
     return [_dense(site, positions)] + [
-        _candidate(site, structure, positions, error)
-        for structure, error in _by_spectra(site, family, _every_term)
+        _candidate(site, Structure(*shape, terms), positions, error)
+        for shape, errors in _spectra(site, family).items()
+        for terms, error in enumerate(errors, 1)
+        if terms * _each(site, shape) < size
     ]
 
 
@@ -153,25 +160,68 @@ def by_activations(
     """Return some sizes of a layer with the error of its outputs.
 
     For each share of the parameters the shapes that are best by the weight are fitted to the
-    activations, and the low-rank ones besides.
+    activations, and the low-rank ones besides. A few terms more or less change the error about as
+    they change that of the weight.
     """
     weight = canonical(site.weight.detach().double().cpu(), site.groups, site.transposed)
     candidates = [_dense(site, positions)]
+    spectra = _spectra(site, family)
     by_share: dict[int, list[tuple[float, Structure]]] = {}
-    for structure, error in _by_spectra(site, family, _some_terms):
-        parameters = structure.count(tuple(site.weight.shape), site.groups)
-        share = min(range(len(SHARES)), key=lambda i: abs(SHARES[i] * weight.numel() - parameters))
-        by_share.setdefault(share, []).append((error, structure))
+    for shape, spectrum in spectra.items():
+        each = _each(site, shape)
+        for share, terms in enumerate(int(s * weight.numel() / each) for s in SHARES):
+            if 1 <= terms <= len(spectrum):
+                pair = spectrum[terms - 1], Structure(*shape, terms)
+                by_share.setdefault(share, []).append(pair)
     low_rank = (weight.shape[1], 1)
-    for found in by_share.values():
+    fitted: list[tuple[Structure, int, float]] = []
+    for share, found in by_share.items():
         found.sort(key=lambda pair: pair[0])
         chosen = [structure for _, structure in found[:FINALISTS]]
         chosen += [s for _, s in found[FINALISTS:] if s.n == low_rank]
         for structure in chosen:
             A, F = start_of(site, weight, structure)
             *_, error = solve(moments, weight, structure, A, F, rounds=ROUNDS)
-            candidates.append(_candidate(site, structure, positions, error))
+            fitted.append((structure, share, error))
+    curve = _Curve([(_each(site, s.pair) * s.terms, error) for s, _, error in fitted])
+    for structure, share, error in fitted:
+        for terms in _near(structure, share, site):
+            if terms <= len(spectra[structure.pair]):
+                near = _candidate(site, replace(structure, terms=terms), positions, error)
+                change = curve(near.parameters) / curve(
+                    _each(site, structure.pair) * structure.terms
+                )
+                candidates.append(replace(near, error=min(1.0, error * change)))
     return candidates
+
+
+class _Curve:
+    """The least error of a layer at any number of parameters, between those that were fitted."""
+
+    def __init__(self, points: Sequence[tuple[int, float]]) -> None:
+        self.points: list[tuple[float, float]] = []
+        for parameters, error in sorted(points):
+            if not self.points or math.log(max(error, 1e-12)) < self.points[-1][1]:
+                self.points.append((parameters, math.log(max(error, 1e-12))))
+
+    def __call__(self, parameters: float) -> float:
+        """Return the error, on straight lines of its logarithm."""
+        if len(self.points) == 1:
+            return math.exp(self.points[0][1])
+        after = next((i for i, (p, _) in enumerate(self.points) if p >= parameters), -1)
+        after = len(self.points) - 1 if after < 0 else max(after, 1)
+        (p, e), (q, f) = self.points[after - 1], self.points[after]
+        return math.exp(e + (f - e) * (parameters - p) / (q - p))
+
+
+def _near(structure: Structure, share: int, site: Site) -> range:
+    """Return the numbers of terms nearer to a share of the parameters than to its neighbours."""
+    size, each = site.weight.numel(), _each(site, structure.pair)
+    below = SHARES[share - 1] if share else SHARES[0] / 2
+    above = SHARES[share + 1] if share + 1 < len(SHARES) else 1.0
+    least = math.ceil(math.sqrt(below * SHARES[share]) * size / each)
+    most = math.floor(math.sqrt(above * SHARES[share]) * size / each)
+    return range(min(max(least, 1), structure.terms), max(most, structure.terms) + 1)
 
 
 def solve(
@@ -231,29 +281,30 @@ def _candidate(site: Site, structure: Structure, positions: float, error: float)
     )
 
 
-def _by_spectra(site: Site, family: Family, choose_terms: Any) -> Iterable[tuple[Structure, float]]:
-    """Yield structures smaller than the layer, with the error of the nearest weight."""
+def _spectra(site: Site, family: Family) -> dict[tuple[int, int], list[float]]:
+    """Return for each shape the error of the nearest weight with 1, 2, … terms."""
     weight = canonical(site.weight.detach().double().cpu(), site.groups, site.transposed)
     _, out, inputs, kernel = weight.shape
-    size, shape = weight.numel(), tuple(site.weight.shape)
+    shape = tuple(site.weight.shape)
+    found = {}
     for n_out, n_in in family.shapes(out, inputs, kernel):
         matrix = Blocks(shape, n_out, n_in, site.groups, site.transposed).rearrange(weight)
         gram = matrix @ matrix.mT if len(matrix) <= matrix.shape[1] else matrix.mT @ matrix
         energy = torch.linalg.eigvalsh(gram).flip(0).clamp_min(0)
-        passed = (energy.cumsum(0) / energy.sum().clamp_min(1e-300)).tolist()
-        each = n_out * n_in + size // (n_out * n_in)
-        for terms in choose_terms(each, size, len(passed)):
-            yield Structure(n_out, n_in, terms), max(0.0, 1 - passed[terms - 1])
+        passed = energy.cumsum(0) / energy.sum().clamp_min(1e-300)
+        found[n_out, n_in] = (1 - passed).clamp_min(0).tolist()
+    return found
 
 
-def _every_term(each: int, size: int, most: int) -> Sequence[int]:
-    return range(1, min(most, (size - 1) // each) + 1)
+def _each(site: Site, shape: tuple[int, int]) -> int:
+    """Return the parameters of one term."""
+    return math.prod(shape) + site.weight.numel() // math.prod(shape)
 
 
-def _some_terms(each: int, size: int, most: int) -> Sequence[int]:
-    terms = {int(share * size / each) for share in SHARES}
-    return sorted(t for t in terms if 1 <= t <= most)
-
-
-def _divisors(number: int) -> list[int]:
-    return [d for d in range(1, number + 1) if number % d == 0]
+def _divisors(number: int, step: int) -> list[int]:
+    """Return 1, the number, and divisors between them that are at least a factor apart."""
+    kept = [1]
+    for divisor in range(2, number):
+        if number % divisor == 0 and divisor >= step * kept[-1]:
+            kept.append(divisor)
+    return [*kept, number] if number > 1 else kept

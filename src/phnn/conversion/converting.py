@@ -5,14 +5,15 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 
 import torch
 from torch import nn
 
 from phnn.algebra import Algebra
-from phnn.conversion.calibration import Calibration, Forward
+from phnn.conversion import refining
+from phnn.conversion.calibration import Calibration, Forward, evaluating
 from phnn.conversion.candidates import KINDS, Family
 from phnn.conversion.decisions import (
     Decision,
@@ -24,9 +25,9 @@ from phnn.conversion.decisions import (
     require_numbers,
     select,
 )
-from phnn.conversion.fitting import Fit, Progress
-from phnn.conversion.report import Entry, Report, count_parameters
-from phnn.conversion.shrinking import Shrunk, fit_given, shrink, shrink_by_score
+from phnn.conversion.fitting import Fit, Progress, has_room
+from phnn.conversion.report import Entry, Report, find_untouched, measure_size
+from phnn.conversion.shrinking import SILENT, Shrunk, fit_given, shrink, shrink_by_score
 from phnn.conversion.sites import Site, find_sites, hooks, replace_modules
 from phnn.decompose import Nearest, nearest_shared
 from phnn.decompose.blocks import Blocks
@@ -53,6 +54,7 @@ def convert(
     tolerance: float | None = None,
     relative: bool = False,
     lower_is_better: bool = False,
+    refine: int = 4,
     cache: str | os.PathLike[str] | None = None,
     include: Patterns | None = None,
     exclude: Patterns | None = None,
@@ -94,6 +96,8 @@ def convert(
         tolerance: By how much the score may fall.
         relative: Whether the tolerance is a share of the score.
         lower_is_better: Whether a lower score is better, as of a loss.
+        refine: Passes over the calibration data in which all layers learn together to follow the
+            original, if that brings its outputs nearer on held-out data; 0 for none.
         cache: A folder that keeps what was measured, so that an interrupted search goes on.
         include: Names to replace, all by default: a pattern, several, or a function of name and
             module.
@@ -122,7 +126,9 @@ def convert(
     if n is None and known is None and budget is None and compute is None and evaluate is None:
         raise TypeError("give n=, algebra=, budget=, compute= or evaluate=")
     _check_options(n, terms, known, budget, compute, start, indivisible, calibration, share_algebra)
-    _check_search(evaluate, tolerance, calibration, budget, n)
+    _check_search(evaluate, tolerance, calibration, budget, compute, n)
+    if not isinstance(refine, int) or refine < 0:
+        raise ValueError(f"refine must be 0 or more passes over the calibration data, got {refine}")
     family = Family.of(kinds)
     sites = find_sites(model, allow)
     check_patterns(sites, include=include, exclude=exclude, n=n)
@@ -162,23 +168,75 @@ def convert(
         shrunk = fit_given(model, decisions, data, progress)
     if shrunk is not None:
         decisions = shrunk.decisions
-    before = count_parameters(model)
+    before = measure_size(model)
     made = _make(decisions, None if shrunk is None else shrunk.fits, start, share_algebra)
-    entries = tuple(_entry(decision, made.get(decision.name)) for decision in decisions)
+    reasons = {} if data is None else _explain_weights(decisions)
+    entries = tuple(_entry(d, made.get(d.name), reasons.get(d.name, "")) for d in decisions)
+    ph_layers = [name for name, m in made.items() if isinstance(m.layer, PHLayer)]
+    kept = find_untouched(model, [d.site.module for d in decisions if d.name in ph_layers])
     layers = {name: m.layer for name, m in made.items()}
+    is_better = None if evaluate is None else _judge(evaluate, lower_is_better)
+    shrunk = _refine(model, sites, layers, shrunk, data, refine, is_better, progress)
     replaced = cast("Model", replace_modules(model, sites, layers, inplace))
     if shrunk is not None and shrunk.norms:
         replaced.load_state_dict(shrunk.norms, strict=False)
-    after = count_parameters(replaced)
+    after = measure_size(replaced)
     replaced.phnn_report = Report(  # type: ignore[assignment]
         entries,
         parameters_before=before.parameters,
         parameters_after=after.parameters,
         bytes_before=before.bytes,
         bytes_after=after.bytes,
+        untouched=kept,
         **({} if shrunk is None else shrunk.summary),
     )
     return replaced
+
+
+def _refine(
+    model: nn.Module,
+    sites: Sequence[Site],
+    layers: Mapping[str, nn.Module],
+    shrunk: Shrunk | None,
+    data: Calibration | None,
+    epochs: int,
+    is_better: Callable[[nn.Module, nn.Module], bool] | None,
+    progress: Progress | None,
+) -> Shrunk | None:
+    """Let the new layers learn together, in a copy of the model that holds them.
+
+    The user's score, where there is one, must not fall.
+    """
+    if shrunk is None or shrunk.fits is None or data is None or not epochs:
+        return shrunk
+    student = replace_modules(model, sites, layers, inplace=False)
+    if shrunk.norms:
+        student.load_state_dict(shrunk.norms, strict=False)
+    before = None if is_better is None else copy.deepcopy(student)
+    distance = refining.refine(student, model, list(layers), data, epochs, progress)
+    if distance is None:
+        return shrunk
+    if is_better is not None and before is not None and not is_better(student, before):
+        student.load_state_dict(before.state_dict())
+        return shrunk
+    done = [*shrunk.summary.get("done", ()), f"all layers refined together, {epochs} passes"]
+    summary = {**shrunk.summary, "distance": distance, "done": done}
+    return replace(shrunk, norms=refining.norm_state(student), summary=summary)
+
+
+def _judge(
+    evaluate: Callable[[nn.Module], float], lower_is_better: bool
+) -> Callable[[nn.Module, nn.Module], bool]:
+    """Return a function that says whether a model scores at least as well as another."""
+
+    def is_better(model: nn.Module, other: nn.Module) -> bool:
+        scores = []
+        for network in (model, other):
+            with evaluating(network):
+                scores.append(float(evaluate(network)))
+        return scores[0] <= scores[1] if lower_is_better else scores[0] >= scores[1]
+
+    return is_better
 
 
 @dataclass(frozen=True)
@@ -209,7 +267,7 @@ def _check_options(
             )
         if not 0 < share < 1:
             what = "parameters" if option == "budget" else "multiplications"
-            raise ValueError(f"{option} is a share of the {what} in (0, 1), got {share}")
+            raise ValueError(f"{option} must be a share of the {what} in (0, 1), got {share}")
     if compute is not None and calibration is None:
         raise ValueError(
             "compute counts multiplications for the sizes of the calibration data; give "
@@ -230,11 +288,16 @@ def _check_options(
         ("indivisible", indivisible, ("skip", "raise", "shrink")),
     ):
         if value not in choices:
-            raise ValueError(f"{option} is one of {', '.join(choices)}; got {value!r}")
+            raise ValueError(f"{option} must be one of {', '.join(choices)}; got {value!r}")
 
 
 def _check_search(
-    evaluate: object, tolerance: float | None, calibration: object, budget: object, n: object
+    evaluate: object,
+    tolerance: float | None,
+    calibration: object,
+    budget: object,
+    compute: object,
+    n: object,
 ) -> None:
     if evaluate is None:
         if tolerance is not None:
@@ -243,10 +306,10 @@ def _check_search(
     if tolerance is None or calibration is None:
         missing = "tolerance" if tolerance is None else "calibration"
         raise ValueError(f"evaluate= searches with tolerance= and calibration=; give {missing}=")
-    if budget is not None or n is not None:
-        raise ValueError("evaluate= finds the size itself; leave n= and budget= out")
+    if any(size is not None for size in (budget, compute, n)):
+        raise ValueError("evaluate= finds the size itself; leave n=, budget= and compute= out")
     if tolerance < 0:
-        raise ValueError(f"tolerance is how much the score may fall, at least 0; got {tolerance}")
+        raise ValueError(f"tolerance must be at least 0, got tolerance={tolerance}")
 
 
 def _make(
@@ -375,7 +438,24 @@ def _sharing(decisions: Sequence[Decision], share_algebra: bool) -> Iterable[lis
     return groups.values()
 
 
-def _entry(decision: Decision, made: Made | None) -> Entry:
+def _explain_weights(decisions: Sequence[Decision]) -> dict[str, str]:
+    """Return why layers were fitted to their weights although there are data."""
+    shared = {d.tied_to.name for d in decisions if d.tied_to is not None}
+    reasons: dict[str, str] = {}
+    for decision in decisions:
+        name = decision.name
+        if decision.stays:
+            continue
+        if decision.reason == SILENT:
+            reasons[name] = "which did not reach them"
+        elif name in shared or decision.tied_to is not None:
+            reasons[name] = "because other layers share them"
+        elif not has_room(decision.site):
+            reasons[name] = "as the second moments of their inputs take too much memory"
+    return reasons
+
+
+def _entry(decision: Decision, made: Made | None, by_weight: str) -> Entry:
     site = decision.site
     before = type(site.module).__name__
     notes = [decision.reason] if decision.reason else []
@@ -385,11 +465,13 @@ def _entry(decision: Decision, made: Made | None) -> Entry:
         if made is not None and made.error:
             notes.append("kept, and fitted to the data")
         note = "; ".join(notes) or "kept: its parameters are worth their room in the budget"
-        return Entry(site.name, before, before, site.parameters, site.parameters, None, note)
+        size = site.parameters
+        return Entry(site.name, before, before, size, size, None, note)
     lost = list(hooks(site.module))
     if lost:
         notes.append(f"lost its {', '.join(lost)}")
     size = sum(parameter.numel() for parameter in made.layer.parameters())
     after = f"{type(made.layer).__name__} {made.layer.structure}".replace(",", "")
     after = after.replace("algebra=", "").replace("learn_True", "learned")
-    return Entry(site.name, before, after, site.parameters, size, made.error, "; ".join(notes))
+    note = "; ".join(notes)
+    return Entry(site.name, before, after, site.parameters, size, made.error, note, by_weight)

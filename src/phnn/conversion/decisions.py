@@ -108,14 +108,16 @@ def _decide(
     if pair and terms is None:
         raise ValueError(f"{site.name}: the pair n={wanted} needs terms=")
     if not pair and (not isinstance(wanted, int) or wanted < 1):
-        raise ValueError(f"{site.name}: n is an integer, at least 1; got n={wanted}")
+        raise ValueError(f"{site.name}: n must be an integer of at least 1, got n={wanted}")
     out, inputs = _channels(site)
     n_out, n_in = wanted if isinstance(wanted, tuple) else (wanted, wanted)
     reason = ""
     if out % n_out or inputs % n_in:
         reason = _indivisible(site, wanted, out, inputs)
         if indivisible == "raise":
-            raise ValueError(f"{site.name}: {reason}; indivisible= offers skip and shrink")
+            raise ValueError(
+                f"{site.name}: {reason}; use indivisible='skip' or indivisible='shrink'"
+            )
         fits = [1] if pair else [1, *divisors(site.weight.shape, site.groups, most=n_out)]
         if indivisible == "skip" or fits[-1] == 1:
             return decision.stay(reason)

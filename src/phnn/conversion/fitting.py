@@ -18,15 +18,18 @@ from torch import Tensor, nn
 from phnn.conversion.calibration import Calibration
 from phnn.conversion.candidates import solve, start_of
 from phnn.conversion.patches import Geometry
+from phnn.conversion.sensitivity import Sensitivity, metric_of
 from phnn.conversion.sites import Site
 from phnn.decompose.activations import Moments, assemble, dense_fit
 from phnn.decompose.blocks import canonical
 from phnn.structure import Structure
 
-__all__ = ["Fit", "Fitted", "fit_in_order", "measure"]
+__all__ = ["Fit", "Fitted", "fit_in_order", "measure", "measure_distance"]
 
 MEMORY = 2**30  # bytes of second moments, or of targets, that are held at once
 RIDGE = 1e-3  # pull towards the original weight, relative to the mean diagonal of C
+PATCHES = 32768  # that a layer is fitted to; at least four for each number in a patch
+FEWEST = 8  # calls that patches are drawn from
 ROUNDS, GAIN = 12, 0.002  # of the final fits: four rounds leave some 8 % above the limit
 Progress = Callable[[str, int, int], None]
 
@@ -67,7 +70,10 @@ class Fitted:
 
 
 def measure(
-    model: nn.Module, sites: Sequence[Site], calibration: Calibration
+    model: nn.Module,
+    sites: Sequence[Site],
+    calibration: Calibration,
+    sensitivities: Mapping[str, Sensitivity],
 ) -> Iterator[tuple[Site, Moments | None]]:
     """Yield the moments of what each layer receives in the original model.
 
@@ -80,11 +86,12 @@ def measure(
         def see(site: Site, call: int, x: Tensor, sums: dict[str, _Sums] = sums) -> None:
             gathered = sums[site.name]
             patches = gathered.draw(x, call, len(calibration.fitting))
-            gathered.add(patches, _apply(site, patches))
+            if patches is not None:
+                gathered.add(patches, _apply(site, patches))
 
         calibration.observe(model, [s for s in group if _moment_bytes(s) <= MEMORY], see)
         for site in group:
-            yield site, sums.pop(site.name).moments()
+            yield site, sums.pop(site.name).moments(metric_of(sensitivities, site.name))
 
 
 def fit_in_order(
@@ -92,6 +99,7 @@ def fit_in_order(
     sites: Sequence[Site],
     structures: Mapping[str, Structure | None],
     calibration: Calibration,
+    sensitivities: Mapping[str, Sensitivity],
     progress: Progress | None = None,
     by_weight: Container[str] = (),
 ) -> Fitted:
@@ -102,6 +110,7 @@ def fit_in_order(
         sites: Its sites, in the order in which they are called.
         structures: What each becomes; None for layers that stay dense and are fitted, too.
         calibration: The data.
+        sensitivities: What errors of the layers cost; layers without one count all errors alike.
         progress: Told what is done, how far, and of how much.
         by_weight: Names of sites to fit to their weights, because other layers share them.
     """
@@ -109,27 +118,28 @@ def fit_in_order(
     fits: dict[str, Fit] = {}
     chosen = [site for site in sites if site.name in structures]
     for group in _batches(chosen, _target_bytes):
-        measured = [s for s in group if s.name not in by_weight and _moment_bytes(s) <= MEMORY]
+        measured = [s for s in group if s.name not in by_weight and has_room(s)]
         targets = _targets(model, measured, calibration)
         for site in group:
             if progress is not None:
                 progress("fitting layers", len(fits), len(chosen))
             moments, sums = None, _Sums(site)
             if site.name in targets:  # not what others share, nor what would not fit into memory
-                moments, sums = _student_moments(student, site, targets.pop(site.name), calibration)
+                sums = _student_sums(student, site, targets.pop(site.name), calibration)
+                moments = sums.moments(metric_of(sensitivities, site.name))
             fits[site.name] = _fit_site(site, structures[site.name], moments, sums)
             _write(student.get_submodule(site.name), site, fits[site.name])
     return Fitted(student, fits, _distance(model, student, calibration))
 
 
 def _distance(model: nn.Module, student: nn.Module, calibration: Calibration) -> float:
-    expected, actual = calibration.outputs(model), calibration.outputs(student)
-    variation = (
-        (expected - expected.mean(0)).square().sum()
-        if len(expected) > 1
-        else (expected.square().sum())
-    )
-    return float((actual - expected).square().sum() / variation.clamp_min(1e-30))
+    return measure_distance(calibration.outputs(model), calibration.outputs(student))
+
+
+def measure_distance(expected: Tensor, actual: Tensor) -> float:
+    """Return the squared difference of outputs, relative to the variation of the expected ones."""
+    centred = expected - expected.mean(0) if len(expected) > 1 else expected
+    return float((actual - expected).square().sum() / centred.square().sum().clamp_min(1e-30))
 
 
 def retake_norms(fitted: Fitted, model: nn.Module, calibration: Calibration) -> Fitted:
@@ -165,14 +175,22 @@ class _Sums:
         self.size = inputs * kernel
         self.centred = site.dense.bias is not None
         self.count = 0
-        self.C = self.B = self.x = self.y = torch.zeros(())
-        self.energy = 0.0
+        self.calls: int | None = None  # that are drawn from; known after the first
+        self.C = self.B = self.Y = self.x = self.y = torch.zeros(())
 
-    def draw(self, x: Tensor, call: int, calls: int) -> Tensor:
-        """Return some patches of an input: for the same call always those of the same positions."""
-        most = max(4 * self.size, min(64 * self.size, 32768)) // calls + 1
+    def draw(self, x: Tensor, call: int, calls: int) -> Tensor | None:
+        """Return some patches of an input: for the same call always those of the same positions.
+
+        Layers with many positions have seen enough after some of the calls; then it returns None.
+        """
+        most = max(4 * self.size, min(64 * self.size, PATCHES))
+        if self.calls is None:
+            enough = -(-4 * most // max(self.geometry.count_positions(x), 1))
+            self.calls = min(calls, max(FEWEST, enough))
+        if call >= self.calls:
+            return None
         generator = torch.Generator().manual_seed(1 + call)
-        return self.geometry.take(x, most, generator)
+        return self.geometry.take(x, most // self.calls + 1, generator)
 
     def add(self, patches: Tensor, targets: Tensor) -> None:
         """Add patches (groups, count, in · K) and targets (groups, count, out)."""
@@ -183,17 +201,23 @@ class _Sums:
         self.B = self.B + (x.mT @ y).double()
         self.x = self.x + x.double().sum(1)
         self.y = self.y + y.double().sum(1)
-        self.energy += float(y.double().square().sum())
+        self.Y = self.Y + (y.mT @ y).double()
 
-    def moments(self) -> Moments | None:
-        """Return the moments, centred where a bias takes up the means."""
+    def moments(self, metric: Tensor | None = None) -> Moments | None:
+        """Return the moments, centred where a bias takes up the means.
+
+        Args:
+            metric: What an error of the outputs costs, (groups, out, out).
+        """
         if not self.count:
             return None
-        if not self.centred:
-            return Moments(self.C, self.B, self.energy)
-        C = self.C - torch.einsum("gi,gj->gij", self.x, self.x) / self.count
-        B = self.B - torch.einsum("gi,go->gio", self.x, self.y) / self.count
-        return Moments(C, B, max(0.0, self.energy - float(self.y.square().sum()) / self.count))
+        C, B, Y = self.C, self.B, self.Y
+        if self.centred:
+            C = C - torch.einsum("gi,gj->gij", self.x, self.x) / self.count
+            B = B - torch.einsum("gi,go->gio", self.x, self.y) / self.count
+            Y = Y - torch.einsum("gi,go->gio", self.y, self.y) / self.count
+        trace = Y.diagonal(dim1=1, dim2=2) if metric is None else Y * metric
+        return Moments(C, B, max(0.0, float(trace.sum())), metric)
 
     def correct_bias(self, weight: Tensor) -> Tensor | None:
         """Return the bias with which the outputs keep their means, for a weight (g, out, in, K)."""
@@ -208,31 +232,37 @@ class _Sums:
 
 def _targets(
     model: nn.Module, sites: Sequence[Site], calibration: Calibration
-) -> dict[str, list[Tensor]]:
-    """Return what the original computes at drawn positions of each site, call by call."""
-    found: dict[str, list[Tensor]] = {site.name: [] for site in sites}
+) -> dict[str, list[list[Tensor]]]:
+    """Return what the original computes at drawn positions of each site, for each call."""
+    calls = len(calibration.fitting)
+    found: dict[str, list[list[Tensor]]] = {site.name: [[] for _ in range(calls)] for site in sites}
     sums = {site.name: _Sums(site) for site in sites}
 
     def see(site: Site, call: int, x: Tensor) -> None:
-        patches = sums[site.name].draw(x, call, len(calibration.fitting))
-        found[site.name].append(_apply(site, patches))
+        patches = sums[site.name].draw(x, call, calls)
+        if patches is not None:
+            found[site.name][call].append(_apply(site, patches))
 
     calibration.observe(model, sites, see)
     return found
 
 
-def _student_moments(
-    student: nn.Module, site: Site, targets: list[Tensor], calibration: Calibration
-) -> tuple[Moments | None, _Sums]:
+def _student_sums(
+    student: nn.Module, site: Site, targets: list[list[Tensor]], calibration: Calibration
+) -> _Sums:
     sums = _Sums(site)
-    remaining = iter(targets)
-    stops = len(targets) <= len(calibration.fitting)
-    for call, seen in enumerate(
-        calibration.inputs(student, student.get_submodule(site.name), stops)
-    ):
-        for x in seen:
-            sums.add(sums.draw(x, call, len(calibration.fitting)), next(remaining))
-    return sums.moments(), sums
+    stops = all(len(wanted) <= 1 for wanted in targets)  # where no other use follows
+    last = max((call for call, wanted in enumerate(targets) if wanted), default=-1)
+    inputs = calibration.inputs(student, student.get_submodule(site.name), stops)
+    for call, (seen, wanted) in enumerate(zip(inputs, targets[: last + 1], strict=False)):
+        for x, target in zip(seen, wanted, strict=False):
+            patches = sums.draw(x, call, len(targets))
+            if patches is None:
+                continue
+            if patches.shape[:2] != target.shape[:2]:  # routed otherwise than in the original
+                target = _apply(site, patches)
+            sums.add(patches, target)
+    return sums
 
 
 def _fit_site(site: Site, structure: Structure | None, moments: Moments | None, sums: _Sums) -> Fit:
@@ -255,11 +285,11 @@ def _fit_site(site: Site, structure: Structure | None, moments: Moments | None, 
 
 def _pull(moments: Moments, weight: Tensor) -> Moments:
     """Add some patches of white noise, for which the target is the original weight."""
-    flat = weight.flatten(2)
+    flat = weight.flatten(2).mT
     shift = RIDGE * moments.C.diagonal(dim1=1, dim2=2).mean(1).view(-1, 1, 1)
     C = moments.C + shift * torch.eye(moments.C.shape[1], dtype=moments.C.dtype)
-    added = float((shift * flat.square()).sum())
-    return Moments(C, moments.B + shift * flat.mT, moments.energy + added)
+    added = float((shift * flat * moments.weigh(flat)).sum())
+    return Moments(C, moments.B + shift * flat, moments.energy + added, moments.G)
 
 
 def _apply(site: Site, patches: Tensor) -> Tensor:
@@ -286,6 +316,11 @@ def to_torch(weight: Tensor, site: Site) -> Tensor:
     return weight.reshape(site.weight.shape)
 
 
+def has_room(site: Site) -> bool:
+    """Return whether the second moment of a site's inputs may be held in memory."""
+    return _moment_bytes(site) <= MEMORY
+
+
 def _moment_bytes(site: Site) -> int:
     size = (
         site.weight[0].numel()
@@ -296,7 +331,7 @@ def _moment_bytes(site: Site) -> int:
 
 
 def _target_bytes(site: Site) -> int:
-    return 4 * 32768 * site.weight.shape[1 if site.transposed else 0]
+    return 4 * PATCHES * site.weight.shape[1 if site.transposed else 0]
 
 
 def _batches(sites: Sequence[Site], count: Callable[[Site], int]) -> Iterator[list[Site]]:

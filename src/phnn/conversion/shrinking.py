@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from phnn.conversion.budget import Limits, choose, fill
+from phnn.conversion.budget import Limits, choose
 from phnn.conversion.calibration import Calibration, evaluating
 from phnn.conversion.candidates import (
     Candidate,
@@ -27,12 +27,18 @@ from phnn.conversion.candidates import (
 from phnn.conversion.decisions import Decision
 from phnn.conversion.fitting import Fit, Fitted, Progress, fit_in_order, measure, retake_norms
 from phnn.conversion.patches import Geometry
+from phnn.conversion.refining import norm_state
+from phnn.conversion.report import Point
+from phnn.conversion.sensitivity import Sensitivity, measure_sensitivities
 from phnn.conversion.sites import Site
 
 __all__ = ["Shrunk", "fit_given", "shrink", "shrink_by_score"]
 
 BUDGETS = (0.8, 0.65, 0.5, 0.4, 0.3, 0.2, 0.15, 0.1)  # where a search by score begins
 EVERY = Family()
+SILENT = "not reached by the calibration data: fitted to its weight"
+HOPELESS = 1.5  # a rival whose expected error is this much larger is not raced
+VERSION = 2  # of the candidates that a cache keeps
 HALVINGS = 2  # steps between the last budget that is accepted and the first that is not
 
 
@@ -91,8 +97,16 @@ def fit_given(
     structures = {d.name: d.structure for d in decisions if d.structure is not None}
     shared = {d.tied_to.name for d in decisions if d.tied_to is not None}
     sites = [site for site in order if site.name in structures]
-    fitted = fit_in_order(model, sites, structures, calibration, progress, shared)
-    summary = {**_summary(fitted), "done": ["layers fitted in order"]}
+    sensitivities = measure_sensitivities(model, sites, calibration)
+    fitted = fit_in_order(model, sites, structures, calibration, sensitivities, progress, shared)
+    whole, positions = _count_model(model, calibration), _positions(model, sites, calibration)
+    saved = sum(
+        count_multiplications(site, None, positions[site.name])
+        - count_multiplications(site, structures[site.name], positions[site.name])
+        for site in sites
+    )
+    work = {"multiplications_before": whole, "multiplications_after": whole - saved}
+    summary = {**_summary(fitted), **work, "done": ["layers fitted in order"]}
     return Shrunk(_note_silent(decisions, silent), fitted.fits, summary=summary)
 
 
@@ -121,11 +135,13 @@ class Study:
         self.progress = progress or (lambda what, done, total: None)
         self.sites = [d.site for d in decisions if d.is_open]
         self.silent: set[str] = set()
+        self.sensitivities: dict[str, Sensitivity] = {}
         self.shared = {d.tied_to.name for d in decisions if d.tied_to is not None}
         self.positions = dict.fromkeys((site.name for site in self.sites), 0.0)
         if calibration is not None:
             self.sites, self.silent = _order(model, self.sites, calibration)
             self.positions = _positions(model, self.sites, calibration)
+            self.sensitivities = measure_sensitivities(model, self.sites, calibration)
         self.decisions = _note_silent(decisions, self.silent)
         self.total = sum(parameter.numel() for parameter in model.parameters())
         self.fixed = self.total - sum(site.weight.numel() for site in self.sites)
@@ -139,7 +155,7 @@ class Study:
         if self.calibration is None:
             pairs = ((site, None) for site in missing)
         else:
-            pairs = measure(self.model, missing, self.calibration)  # type: ignore[assignment]
+            pairs = measure(self.model, missing, self.calibration, self.sensitivities)  # type: ignore[assignment]
         for site, moments in pairs:
             self.progress("measuring layers", len(known), len(self.sites))
             positions = self.positions[site.name]
@@ -147,6 +163,9 @@ class Study:
                 known[site.name] = by_weights(site, self.family, positions)
             else:
                 known[site.name] = by_activations(site, moments, self.family, positions)
+            if site.name in self.sensitivities:
+                weight = self.sensitivities[site.name].weight
+                known[site.name] = [replace(c, weight=weight) for c in known[site.name]]
             if self.cache is not None:
                 self.cache.write(known)
         for site in self.sites:
@@ -174,21 +193,7 @@ class Study:
             name: [c for c in options if c.structure is None or only(c)]
             for name, options in self.candidates.items()
         }
-        limits = self.limits(budget, compute)
-        chosen = choose(admitted, limits)
-        return None if chosen is None else fill(admitted, chosen, limits, self._resize)
-
-    def _resize(self, name: str, candidate: Candidate, more: int) -> Candidate:
-        """Return a candidate with more terms; its error is about that of the one it grows from."""
-        site = next(site for site in self.sites if site.name == name)
-        assert candidate.structure is not None
-        structure = replace(candidate.structure, terms=candidate.structure.terms + more)
-        return replace(
-            candidate,
-            structure=structure,
-            parameters=structure.count(tuple(site.weight.shape), site.groups),
-            multiplications=count_multiplications(site, structure, self.positions[name]),
-        )
+        return choose(admitted, self.limits(budget, compute))
 
     def shrink(self, budget: float | None, compute: float | None) -> Shrunk:
         """Return the best network within limits."""
@@ -200,7 +205,9 @@ class Study:
         rivals = [chosen]
         low_rank = self.choose(budget, compute, _is_low_rank)
         if low_rank is not None and low_rank != chosen:
-            rivals.append(low_rank)
+            costs = [sum(c.cost for c in rival.values()) for rival in (chosen, low_rank)]
+            if costs[1] < HOPELESS * costs[0]:
+                rivals.append(low_rank)
         fitted = [self._fit(rival) for rival in rivals]
         best = min(range(len(fitted)), key=lambda i: fitted[i].distance)
         network = retake_norms(fitted[best], self.model, self.calibration)
@@ -208,7 +215,7 @@ class Study:
         norms: dict[str, Tensor] = {}
         if network is not fitted[best]:
             done.append("batch norm statistics taken again")
-            norms = _norm_state(network.model)
+            norms = norm_state(network.model)
         return Shrunk(
             self._decide(rivals[best]),
             network.fits,
@@ -235,7 +242,13 @@ class Study:
         assert self.calibration is not None
         structures = {name: candidate.structure for name, candidate in chosen.items()}
         return fit_in_order(
-            self.model, self.sites, structures, self.calibration, self.progress, self.shared
+            self.model,
+            self.sites,
+            structures,
+            self.calibration,
+            self.sensitivities,
+            self.progress,
+            self.shared,
         )
 
     def _decide(self, chosen: Mapping[str, Candidate]) -> list[Decision]:
@@ -284,16 +297,6 @@ def _summary(fitted: Fitted) -> dict[str, Any]:
     return {"distance": fitted.distance}
 
 
-def _norm_state(model: nn.Module) -> dict[str, Tensor]:
-    return {
-        f"{name}.{key}".lstrip("."): value
-        for name, module in model.named_modules()
-        if isinstance(module, nn.modules.batchnorm._BatchNorm)
-        for key, value in module.named_buffers()
-        if key != "num_batches_tracked"
-    }
-
-
 def _order(
     model: nn.Module, sites: Sequence[Site], calibration: Calibration
 ) -> tuple[list[Site], set[str]]:
@@ -331,8 +334,7 @@ def _count_model(model: nn.Module, calibration: Calibration) -> float:
 
 
 def _note_silent(decisions: Sequence[Decision], silent: set[str]) -> list[Decision]:
-    reason = "not reached by the calibration data: fitted to its weight"
-    return [replace(d, reason=reason) if d.name in silent else d for d in decisions]
+    return [replace(d, reason=SILENT) if d.name in silent else d for d in decisions]
 
 
 class _Cache:
@@ -346,7 +348,7 @@ class _Cache:
         family: Family,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        digest = sha256(repr(family).encode())
+        digest = sha256(f"{VERSION}{family}".encode())
         for site in sites:
             digest.update(f"{site.name}{tuple(site.weight.shape)}".encode())
             digest.update(site.weight.detach().float().cpu().contiguous().numpy().tobytes())
@@ -394,7 +396,7 @@ def shrink_by_score(
     with evaluating(model):
         original = _score(evaluate, model)
     allowed = tolerance * abs(original) if relative else tolerance
-    curve: list[dict[str, float]] = [{"budget": 1.0, "score": original}]
+    curve = [Point(1.0, study.total, study.multiplications, 0.0, original)]
 
     def attempt(budget: float) -> Shrunk | None:
         chosen = study.choose(budget, None, lambda candidate: True)
@@ -404,11 +406,13 @@ def shrink_by_score(
         fitted = study._fit(chosen)
         with evaluating(fitted.model):
             score = _score(evaluate, fitted.model)
-        curve.append({"budget": budget, "score": score, "distance": fitted.distance})
+        work = study._work(chosen)
+        size = study.fixed + sum(candidate.parameters for candidate in chosen.values())
+        curve.append(Point(budget, size, work["multiplications_after"], fitted.distance, score))
         fall = score - original if lower_is_better else original - score
         if fall > allowed:
             return None
-        summary = {**_summary(fitted), **study._work(chosen), "done": ["layers fitted in order"]}
+        summary = {**_summary(fitted), **work, "done": ["layers fitted in order"]}
         return Shrunk(study._decide(chosen), fitted.fits, summary=summary)
 
     best: Shrunk | None = None
@@ -427,13 +431,14 @@ def shrink_by_score(
         else:
             best, accepted = found, middle
     if best is None:
-        scores = ", ".join(f"{point['budget']:.2f}: {point['score']:.4g}" for point in curve)
+        scores = ", ".join(f"{point.budget:.2f}: {point.score:.4g}" for point in curve)
         raise ValueError(
             f"no smaller network keeps the score within tolerance={tolerance} of {original:.4g} "
             f"(budget: score {scores}); raise the tolerance, or check that the score is better "
             f"when it is {'lower' if lower_is_better else 'higher'}"
         )
-    return replace(best, summary={**best.summary, "curve": tuple(curve)})
+    points = tuple(replace(point, chosen=point.budget == accepted) for point in curve)
+    return replace(best, summary={**best.summary, "curve": points})
 
 
 def _score(evaluate: Callable[[nn.Module], float], model: nn.Module) -> float:
@@ -443,5 +448,5 @@ def _score(evaluate: Callable[[nn.Module], float], model: nn.Module) -> float:
     except (TypeError, ValueError):
         score = math.nan
     if not math.isfinite(score):
-        raise ValueError(f"evaluate returns a finite number, got {value!r}")
+        raise ValueError(f"evaluate must return a finite number, got {value!r}")
     return score

@@ -10,6 +10,7 @@ from helpers.accelerating import FakeRuntime, X, close, form, network
 from phnn import PHConv2d
 from phnn.acceleration.workshop import Choice
 from phnn.algebra import complex as complex_numbers
+from phnn.runtimes import OnnxRuntime
 
 LABELS = ["folded", "filter_first", "cp_grouped", "cp_grouped_last", "cp_grouped_padded"]
 
@@ -144,7 +145,7 @@ def test_filter_first_is_tried_where_positions_are_few():
     model = nn.Sequential(PHConv2d(64, 64, 3, padding=1, n=4)).eval()
     runtime = FakeRuntime({"filter_first": 0.5})
     fast = phnn.accelerate(model, torch.randn(1, 64, 4, 4), runtime=runtime)
-    assert fast.phnn_report.plan == {"0": {"form": "filter_first"}}
+    assert fast.phnn_report.plan["layers"] == {"0": {"form": "filter_first"}}
     assert type(fast[0]).__name__ == "FilterFirstConv2d"
     assert fast[0].filter.weight.shape == model[0].F.shape
     assert "total: 1 filter_first" in str(fast.phnn_report)
@@ -190,7 +191,7 @@ def test_winograd_is_tried_where_it_fits(size, tile_size):
     model(torch.randn(4, 8, size, size))
     x = torch.randn(2, 8, size, size)
     fast = phnn.accelerate(model.eval(), x, runtime=runtime)
-    assert fast.phnn_report.plan == {"0": {"form": "winograd", "tile_size": tile_size}}
+    assert fast.phnn_report.plan["layers"] == {"0": {"form": "winograd", "tile_size": tile_size}}
     assert fast.phnn_report.fused == 1
     assert type(fast[0]).__name__ == "WinogradConv2d"
     assert type(fast[1]) is nn.Identity
@@ -253,5 +254,46 @@ def test_runtimes(monkeypatch, runtime):
     fast = phnn.accelerate(model, x, runtime=runtime, rounds=1)
     assert close(fast(x), model(x))
     assert f"whole model in {runtime}" in str(fast.phnn_report)
-    with pytest.raises(ValueError, match="runtime is one of torch, compile; got 'tpu'"):
+    with pytest.raises(ValueError, match=r"runtime must be one of torch, compile, .*; got 'tpu'"):
         phnn.accelerate(model, x, runtime="tpu")
+
+
+@pytest.mark.parametrize("name", ["onnxruntime", "openvino"])
+@torch.no_grad()
+def test_graph_runtimes(name):
+    pytest.importorskip(name)
+    layers = (PHConv2d(8, 8, 3, padding=1, algebra=complex_numbers), nn.BatchNorm2d(8), nn.ReLU())
+    model = nn.Sequential(*layers).eval()
+    x = torch.randn(2, 8, 5, 5).to(memory_format=torch.channels_last)
+    fast = phnn.accelerate(model, x, runtime=name, rounds=1)
+    assert close(fast(x), model(x))
+    report = fast.phnn_report
+    assert f"whole model in {name}" in str(report)
+    assert {"folded", "cp_grouped"} <= set(report.entries[0].seconds)
+    assert "winograd" not in "".join(report.entries[0].seconds)
+    assert not report.entries[0].form.channels_last  # graphs have no memory format
+    again = phnn.accelerate(model, x, runtime=name, plan=report.plan)
+    assert torch.equal(again(x), fast(x))
+
+
+@torch.no_grad()
+def test_outputs_are_compared_in_the_runtime(monkeypatch):
+    pytest.importorskip("onnxruntime")
+    load = OnnxRuntime.load
+
+    def load_other(self, graph):
+        run = load(self, graph)
+        return lambda inputs: [output + 1 for output in run(inputs)]
+
+    monkeypatch.setattr(OnnxRuntime, "load", load_other)
+    model, plan = nn.Sequential(PHConv2d(8, 8, 1, n=2)).eval(), {"0": {"form": "folded"}}
+    with pytest.raises(RuntimeError, match="the accelerated model in onnxruntime differs from the"):
+        phnn.accelerate(model, torch.randn(1, 8, 2, 2), runtime="onnxruntime", plan=plan)
+
+
+def test_folded_unless_another_is_clearly_faster():
+    for seconds, expected in ((0.97, "cp_grouped"), (0.99, "folded")):
+        model = nn.Sequential(PHConv2d(8, 8, 3, algebra=complex_numbers)).eval()
+        runtime = FakeRuntime({"cp_grouped": seconds}, last=1.0)
+        fast = phnn.accelerate(model, torch.randn(1, 8, 5, 5), runtime=runtime, winograd=False)
+        assert fast.phnn_report.entries[0].form.name == expected

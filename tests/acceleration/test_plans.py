@@ -41,18 +41,18 @@ def test_a_plan_of_products_gives_the_same_numbers_each_time():
     ("change", "message"),
     [
         ({"9": FOLDED}, "names layers the model does not have: '9'"),
-        ({"2": None}, "the plan of '2': None is no form"),
-        ({"2": {"form": "fast"}}, "the plan of '2': .* is no form"),
+        ({"2": None}, "the plan of '2': None is not a form"),
+        ({"2": {"form": "fast"}}, "the plan of '2': .* is not a form"),
         ({"2": {"form": "cp_grouped", "rank": "3"}}, "the options of cp_grouped are .*rank"),
         ({"8": {"form": "folded", "channels_last": True}}, "channels last for '8'"),
-        ({"8": {"form": "folded", "channels_last": 1}}, "the plan of '8': .* is no form"),
+        ({"8": {"form": "folded", "channels_last": 1}}, "the plan of '8': .* is not a form"),
         (
             {"2": entry_of("cp_rows")},
-            "'cp_rows' for '2'; PHConv2d has folded, filter_first, mix_first, cp_grouped, ",
+            "'cp_rows' for '2'; here PHConv2d has folded, filter_first, mix_first, cp_grouped, ",
         ),
-        ({"2": entry_of("cp_grouped", 1)}, "has 'cp_grouped' for '2', which fails"),
-        ({"2": {"form": "filter_first", "rank": 3}}, "has 'filter_first' for '2'"),
-        ({"2": {"form": "winograd", "tile_size": 3}}, "has 'winograd_3' for '2'"),
+        ({"2": entry_of("cp_grouped", 1)}, "uses 'cp_grouped' for '2', which fails"),
+        ({"2": {"form": "filter_first", "rank": 3}}, "uses 'filter_first' for '2'"),
+        ({"2": {"form": "winograd", "tile_size": 3}}, "uses 'winograd_3' for '2'"),
     ],
 )
 def test_plans_that_do_not_fit(change, message):
@@ -64,7 +64,7 @@ def test_plans_that_do_not_fit(change, message):
 def test_plans_that_are_none(tmp_path):
     with pytest.raises(ValueError, match="does not name all layers of the model: '5', '8'"):
         phnn.accelerate(network(), X, plan={"2": FOLDED})
-    with pytest.raises(TypeError, match="is a mapping from layers to forms, got list"):
+    with pytest.raises(TypeError, match="must map layers to forms, got list"):
         phnn.accelerate(network(), X, plan=[FOLDED])
     path = tmp_path / "plan.json"
     path.write_text("{")
@@ -81,3 +81,17 @@ def test_a_plan_may_have_more_products_than_are_of_use():
     plan = {"0": entry_of("cp_grouped_padded", 4)}
     assert close(phnn.accelerate(model, x, plan=plan)(x), model(x))
     assert "no fewer than n² = 4" in phnn.accelerate(model, x, rounds=1).phnn_report.entries[0].note
+
+
+def test_a_plan_says_where_it_was_made():
+    model, x = nn.Sequential(PHLinear(8, 8, n=2)).eval(), torch.randn(1, 8)
+    plan = phnn.accelerate(model, x, rounds=1).phnn_report.plan
+    assert list(plan) == ["runtime", "version", "machine", "layers"]
+    assert (plan["runtime"], plan["version"]) == ("torch", torch.__version__)
+    assert f"{torch.get_num_threads()} threads" in plan["machine"]
+    older = phnn.accelerate(model, x, plan={**plan, "version": "2.6.0"}).phnn_report
+    assert "the plan was made with torch 2.6.0 on " in older.note
+    with pytest.raises(ValueError, match=r"made for the runtime 'openvino'.*slow in 'torch'"):
+        phnn.accelerate(model, x, plan={**plan, "runtime": "openvino"})
+    with pytest.raises(TypeError, match="must have a mapping of layers, got NoneType"):
+        phnn.accelerate(model, x, plan={**plan, "layers": None})

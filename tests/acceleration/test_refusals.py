@@ -106,7 +106,7 @@ def test_outputs_may_be_dataclasses():
 
 
 def test_no_rounds():
-    with pytest.raises(ValueError, match="rounds is at least 1, got rounds=0"):
+    with pytest.raises(ValueError, match="rounds must be at least 1, got rounds=0"):
         phnn.accelerate(network(), X, rounds=0)
 
 
@@ -126,7 +126,7 @@ def test_no_ph_layers():
 
 
 def test_no_example():
-    with pytest.raises(TypeError, match=r"example_input is a tensor, a tuple .* got str"):
+    with pytest.raises(TypeError, match=r"example_input must be a tensor, a tuple .* got str"):
         phnn.accelerate(network(), "image")
 
 
@@ -143,7 +143,7 @@ def test_outputs_that_cannot_be_compared(monkeypatch):
     monkeypatch.setattr(
         "phnn.acceleration.accelerating.decompose_algebras", None
     )  # before any work
-    with pytest.raises(ValueError, match="returns NoneType, in which no tensors"):
+    with pytest.raises(ValueError, match="returns NoneType, which holds no tensors"):
         phnn.accelerate(ReturnsNothing().eval(), torch.randn(1, 8), rounds=1)
 
 

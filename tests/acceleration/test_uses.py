@@ -70,7 +70,10 @@ def test_copies(fast):
         torch.load(buffer, weights_only=False),
     ):
         assert torch.equal(other(IMAGES), expected)
-        assert str(other.phnn_report) == str(fast.phnn_report)
+        report = other.phnn_report  # plain data, where it was pickled
+        assert (report["text"] if isinstance(report, dict) else str(report)) == str(
+            fast.phnn_report
+        )
     other.load_state_dict({key: 0 * value for key, value in fast.state_dict().items()})
     assert not other(IMAGES).any()
 

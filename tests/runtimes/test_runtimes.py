@@ -25,7 +25,7 @@ def test_short_calls_are_repeated(monkeypatch):
 
 
 def test_no_rounds():
-    with pytest.raises(ValueError, match="rounds is at least 1, got rounds=0"):
+    with pytest.raises(ValueError, match="rounds must be at least 1, got rounds=0"):
         interleave({"a": list}, rounds=0)
 
 
@@ -43,7 +43,9 @@ def test_runtimes_by_name():
     assert {name: find_runtime(name).name for name in RUNTIMES} == {n: n for n in RUNTIMES}
     own = Eager()
     assert find_runtime(own) is own
-    with pytest.raises(ValueError, match="runtime is one of torch, compile; got 'onnx'"):
+    with pytest.raises(
+        ValueError, match=r"one of torch, compile, onnxruntime, openvino; got 'onnx'"
+    ):
         find_runtime("onnx")
 
 

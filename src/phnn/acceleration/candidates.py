@@ -27,7 +27,7 @@ class Candidates:
 
 
 def find_candidates(
-    seen: Observation, layers: Sequence[ObservedLayer], winograd: bool
+    seen: Observation, layers: Sequence[ObservedLayer], winograd: bool, has_formats: bool = True
 ) -> list[list[Candidates]]:
     """Return the forms that are worth timing, with the example as it is and with channels last.
 
@@ -35,8 +35,13 @@ def find_candidates(
         seen: The model and the example.
         layers: Its layers, with what is known of their algebras.
         winograd: Whether Winograd forms are among them.
+        has_formats: Whether the runtime minds the memory format; otherwise all have channels first.
     """
     calls = {layer.name: layer.calls for layer in layers}
+    if not has_formats:
+        first = {name: _put_first(received) for name, received in calls.items()}
+        found = [_find_forms(layer, first[layer.name], winograd) for layer in layers]
+        return [[_leave_out_formats(candidates) for candidates in found]]
     formats = [calls]
     last = {name: put_channels_last(value) for name, value in seen.kwargs.items()}
     try:
@@ -50,6 +55,20 @@ def find_candidates(
         [_find_forms(layer, received[layer.name], winograd) for layer in layers]
         for received in formats
     ]
+
+
+def _leave_out_formats(candidates: Candidates) -> Candidates:
+    """Return the forms that differ in more than the order of memory."""
+    forms = tuple(form for form in candidates.forms if not form.minds_format)
+    return replace(candidates, forms=forms)
+
+
+def _put_first(calls: Counter[Call]) -> Counter[Call]:
+    """Return the same calls with channels first in memory."""
+    found: Counter[Call] = Counter()
+    for call, count in calls.items():
+        found[replace(call, channels_last=False)] += count
+    return found
 
 
 def _find_forms(layer: ObservedLayer, calls: Counter[Call], winograd: bool) -> Candidates:

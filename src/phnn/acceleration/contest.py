@@ -12,7 +12,7 @@ from phnn.conversion.converting import convert
 from phnn.conversion.folding import to_dense, trace
 from phnn.conversion.sites import find_ph_sites
 from phnn.functional._formats import put_channels_last
-from phnn.runtimes import Compiled, Runtime, find_runtime
+from phnn.runtimes import Compiled, GraphRuntime, Runtime, find_runtime
 from phnn.runtimes.base import Arguments
 from phnn.runtimes.counting import count_multiplications
 
@@ -24,14 +24,18 @@ class Result:
     """What one model takes.
 
     Attributes:
+        runtime: Where it runs.
         name: Of the model.
+        size: Bytes of the tensors in its file.
         parameters: Number of its parameters.
         multiplications: Of one inference.
         inference: Seconds of one inference.
         training: Seconds of forward and backward in training mode; None where it was not timed.
     """
 
+    runtime: str
     name: str
+    size: int
     parameters: int
     multiplications: int
     inference: float
@@ -92,11 +96,13 @@ def compete(
     Args:
         models: In evaluation mode, by name.
         example: The input of all.
-        train: Names of those whose training is timed as well.
+        train: Names of those whose training is timed as well, where the runtime trains.
         rounds: Timed calls of each, more of short ones.
         runtime: Where they run.
     """
     train, runtime, seconds = tuple(train), find_runtime(runtime), rounds * ROUND_SECONDS
+    if isinstance(runtime, GraphRuntime):
+        train = ()
     call: Arguments = ((example,), {})
     calls = {name: runtime.prepare(model, [call]) for name, model in models.items()}
     inference = runtime.time(calls, rounds, seconds=seconds)
@@ -108,7 +114,9 @@ def compete(
         models[name].eval().zero_grad()
     return [
         Result(
+            runtime=runtime.name,
             name=name,
+            size=_weigh(models, name, runtime),
             parameters=sum(parameter.numel() for parameter in model.parameters()),
             multiplications=count_multiplications(model, example),
             inference=inference[name],
@@ -116,6 +124,17 @@ def compete(
         )
         for name, model in models.items()
     ]
+
+
+def _weigh(models: Mapping[str, nn.Module], name: str, runtime: Runtime) -> int:
+    """Return the bytes of the tensors in the file that a model is loaded from.
+
+    An accelerated program holds the filters of the PH layers; what runs is computed at load.
+    """
+    if name == "accelerated" and isinstance(runtime, GraphRuntime) and "assembled" in models:
+        name = "assembled"
+    tensors = (*models[name].parameters(), *models[name].buffers())
+    return sum(tensor.nbytes for tensor in tensors)
 
 
 def is_traceable(model: nn.Module) -> bool:

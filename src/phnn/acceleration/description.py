@@ -15,6 +15,7 @@ from phnn.acceleration.workshop import Choice, Workshop
 from phnn.conversion.sites import hooks
 from phnn.conversion.specs import LayerSpec
 from phnn.forms import Folded, Form
+from phnn.forms.norms import Norm
 from phnn.runtimes.counting import count_multiplications
 
 
@@ -42,11 +43,12 @@ def _describe(
     after = before = count_multiplications(module, *inputs)
     if not isinstance(layer.placeholder, nn.Identity):
         before = count_multiplications(layer.placeholder, *(x.to("meta") for x in inputs))
+    after_it = workshop.norm_after(name, form)
     notes = [
         layer.hindrance or layer.declined,
         *(f"its {kind} are lost" for kind in hooks(layer.layer)),
         # its scale differs between components, and what mixes them cannot take it up
-        "batch norm kept" * workshop.keeps_norm(name, form),
+        "batch norm kept" * (after_it is not None),
     ]
     return LayerSpeed(
         name=name,
@@ -55,7 +57,7 @@ def _describe(
         folded_multiplications=before,
         multiplications=after,
         seconds=_seconds(name, form, measured),
-        error=0.0 if isinstance(form, Folded) else _error(layer, form, module, inputs[0]),
+        error=0.0 if isinstance(form, Folded) else _error(layer, module, after_it, inputs[0]),
         note="; ".join(filter(None, notes)),
     )
 
@@ -68,13 +70,13 @@ def _seconds(name: str, form: Form, measured: Sequence[Measured]) -> dict[str, f
     return {}
 
 
-def _error(layer: ObservedLayer, form: Form, module: nn.Module, x: Tensor) -> float:
-    """Return the difference from what the layer computes, relative to its largest value."""
+def _error(layer: ObservedLayer, module: nn.Module, after_it: Norm | None, x: Tensor) -> float:
+    """Return the difference from what layer and norm compute, relative to its largest value."""
     norm = layer.source.norm
     with torch.no_grad():
         expected, actual = layer.layer(x), module(x)
-        if norm is not None and form.takes_norm(layer.source):
-            expected = norm(expected)
+        expected = expected if norm is None else norm(expected)
+        actual = actual if after_it is None else after_it(actual)
     expected, actual = expected.cpu().double(), actual.cpu().double()
     difference, scale = (float(value.abs().max()) for value in (expected - actual, expected))
     if not scale:

@@ -110,7 +110,7 @@ def observe(model: nn.Module, example: Any, fuse: bool) -> Observation:
     expected, calls = record_calls(model, sites, args, kwargs)
     if not leaves(expected):
         raise ValueError(
-            f"the model returns {type(expected).__name__}, in which no tensors are found to compare"
+            f"the model returns {type(expected).__name__}, which holds no tensors to compare"
         )
     read = find_reads(model, sites, args, kwargs)
     placeholders = {site.name: _placeholder(_layer_of(site)) for site in sites}

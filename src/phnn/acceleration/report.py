@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from phnn._tables import align
+from phnn.acceleration.plans import Origin, write_plan
 from phnn.forms import Folded, Form
 
 HEAD = (
@@ -58,13 +59,16 @@ class LayerSpeed:
 class Acceleration:
     """All PH layers, and the times of the whole model; prints as a table.
 
+    It is pickled as plain data, so that the accelerated model needs nothing of this library where
+    it is loaded: there the report is a dict.
+
     Attributes:
         entries: The layers.
         seconds: Of the whole model on the example: as it was given, folded, and accelerated. Empty
             when a plan was given, for then nothing is measured.
         difference: Largest difference of the outputs, relative to the largest output.
         fused: Number of batch norms that were multiplied into the layers before them.
-        runtime: Where the forms were timed.
+        origin: The runtime and the machine where the forms were timed.
         note: Why no batch norm was fused, or what else there is to know.
     """
 
@@ -72,13 +76,42 @@ class Acceleration:
     seconds: Mapping[str, float]
     difference: float
     fused: int
-    runtime: str = "torch"
+    origin: Origin
     note: str = ""
+
+    @property
+    def runtime(self) -> str:
+        """Where the forms were timed."""
+        return self.origin.runtime
 
     @property
     def plan(self) -> dict[str, Any]:
         """The forms, ready for JSON; `accelerate(…, plan=…)` repeats them unmeasured."""
-        return {entry.name: entry.form.to_dict() for entry in self.entries}
+        return write_plan(self.origin, {entry.name: entry.form for entry in self.entries})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all of it as plain data, ready for JSON."""
+        return {
+            "entries": [
+                {**asdict(entry), "seconds": dict(entry.seconds), "form": entry.form.to_dict()}
+                for entry in self.entries
+            ],
+            "seconds": dict(self.seconds),
+            "difference": self.difference,
+            "fused": self.fused,
+            "origin": asdict(self.origin),
+            "note": self.note,
+            "text": str(self),
+        }
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (self.to_dict(),)
+
+    def __copy__(self) -> Acceleration:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Acceleration:
+        return self  # nothing in it changes
 
     def __str__(self) -> str:
         rows = [HEAD, *map(_cells, self.entries)]

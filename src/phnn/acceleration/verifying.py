@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from phnn.acceleration.observation import Observation
 from phnn.acceleration.report import LayerSpeed
+from phnn.runtimes import GraphRuntime, Runtime
 from phnn.runtimes.nested import compare, copy_tensors, leaves
 
 LABELS = 0.01  # share of them that may differ, where two logits are equal up to rounding
@@ -21,6 +22,7 @@ def verify(
     tol: float | None,
     entries: Sequence[LayerSpeed],
     has_fused: bool,
+    runtime: Runtime,
 ) -> float:
     """Return the largest difference of the outputs, relative to the largest output.
 
@@ -30,13 +32,32 @@ def verify(
         tol: Largest difference that is accepted; half of the digits of the outputs by default.
         entries: What was made of the layers.
         has_fused: Whether batch norms were fused.
+        runtime: Where the model will run; a graph is compared, too.
 
     Raises:
         RuntimeError: It is larger than the tolerance.
     """
     with torch.no_grad():
         actual = fast(*copy_tensors(seen.args), **copy_tensors(seen.kwargs))
-    pairs = list(zip(leaves(actual), leaves(seen.expected), strict=True))
+    found = {"": leaves(actual)}
+    if isinstance(runtime, GraphRuntime):
+        call = (copy_tensors(seen.args), copy_tensors(seen.kwargs))
+        found[f" in {runtime.name}"] = runtime.prepare(fast, [call])()[0]
+    return max(
+        _compare(outputs, leaves(seen.expected), tol, entries, has_fused, where)
+        for where, outputs in found.items()
+    )
+
+
+def _compare(
+    actual: Sequence[Tensor],
+    expected: Sequence[Tensor],
+    tol: float | None,
+    entries: Sequence[LayerSpeed],
+    has_fused: bool,
+    where: str,
+) -> float:
+    pairs = list(zip(actual, expected, strict=True))
     numbers = [pair for pair in pairs if pair[1].is_floating_point() or pair[1].is_complex()]
     if not numbers:
         return _compare_labels(pairs)
@@ -47,10 +68,10 @@ def verify(
         if not difference <= allowed * scale:  # nan is no agreement either
             worst = max(entries, key=lambda entry: entry.error)
             raise RuntimeError(
-                f"the accelerated model differs from the model by {difference:.2g} in outputs of "
-                f"up to {scale:.2g}, more than tol={allowed:.1g} allows; of its layers "
-                f"{worst.name!r}, {worst.form.label}, differs most, by {worst.error:.1e}"
-                + ("; batch norms were fused, which fuse=False leaves out" if has_fused else "")
+                f"the accelerated model{where} differs from the model by {difference:.2g} in "
+                f"outputs of up to {scale:.2g}, more than tol={allowed:.1g} allows; the layer "
+                f"{worst.name!r} ({worst.form.label}) differs most, by {worst.error:.1e}"
+                + ("; fuse=False does not fuse batch norms" if has_fused else "")
             )
         largest = max(largest, difference / scale if scale else 0.0)
     return largest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +14,8 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from phnn.acceleration.observation import Observation, ObservedLayer
 from phnn.conversion.folding import weight_key
 from phnn.forms import Folded, Form
+from phnn.forms.computed import Stored, compute_weight, store_filters
+from phnn.forms.norms import Norm, add_bias
 from phnn.functional._formats import put_channels_last
 
 COLLECT = 2**25  # bytes of dropped modules that are worth the time of a collection
@@ -65,10 +67,12 @@ class Workshop:
             self._built[name, form] = module
         return self._built[name, form]
 
-    def keeps_norm(self, name: str, form: Form) -> bool:
-        """Return whether a batch norm stays behind a layer in this form."""
+    def norm_after(self, name: str, form: Form) -> Norm | None:
+        """Return the batch norm that stays behind a layer in this form, with its bias."""
         source = self.layers[name].source
-        return source.norm is not None and not form.takes_norm(source)
+        if source.norm is None or form.takes_norm(source):
+            return None
+        return add_bias(source.norm, source.layer.bias)
 
     def keep(self, choices: Iterable[Choice]) -> None:
         """Drop all modules that are in none of the choices."""
@@ -89,6 +93,27 @@ class Workshop:
 
     def assemble(self, choice: Choice) -> nn.Module:
         """Return a copy of the model with its layers as chosen."""
+        return self._assemble(choice, self.build)
+
+    def assemble_small(self, choice: Choice, storage: str) -> nn.Module:
+        """Return the same as one that computes its large weights from the filters, for a file.
+
+        Args:
+            choice: The forms.
+            storage: The type of the filters.
+        """
+
+        def build(name: str, form: Form) -> nn.Module:
+            source = self.layers[name].source
+            module, recipe = form.build(source), form.recipe(source)
+            if recipe is not None:
+                path, compute = recipe
+                compute_weight(module, path, Stored(source.layer.F, storage, compute))
+            return module
+
+        return store_filters(self._assemble(choice, build), storage)
+
+    def _assemble(self, choice: Choice, build: Callable[[str, Form], nn.Module]) -> nn.Module:
         base = self.seen.base
         new: dict[int, object] = {}
         tensors: list[Tensor] = []  # which all copies share
@@ -99,11 +124,11 @@ class Workshop:
         modules: set[nn.Module] = set()
         for name, form in choice.forms:
             layer = self.layers[name]
-            built = self.build(name, form)
+            built = build(name, form)
             modules.update(built.modules())
             new[id(layer.placeholder)] = built
-            if layer.source.norm is not None and not self.keeps_norm(name, form):
-                new[id(layer.source.norm)] = nn.Identity()
+            if layer.source.norm is not None:
+                new[id(layer.source.norm)] = self.norm_after(name, form) or nn.Identity()
         fast = copy.deepcopy(base, new)
         formats = [choice[layer.name].channels_last for layer in self._formatted()]
         if formats and all(formats):  # then the convolutions that are no PH layers, too

@@ -68,7 +68,7 @@ def read_form(entry: object) -> Form:
     kind = kinds.get(str(values.pop("form", None)))
     if kind is None:
         raise ValueError(
-            f'{entry!r} is no form; one has {{"form": NAME, …}} with one of the names '
+            f'{entry!r} is not a form; write {{"form": NAME, …}} with one of the names '
             f"{', '.join(kinds)}"
         )
     defaults = {field.name: field.default for field in dataclasses.fields(kind)}
@@ -76,5 +76,5 @@ def read_form(entry: object) -> Form:
         wanted = bool if defaults.get(name) is False else int
         if name not in defaults or type(value) is not wanted:
             options = ", ".join(defaults)
-            raise ValueError(f"{entry!r} is no form; the options of {kind.name} are {options}")
+            raise ValueError(f"{entry!r} is not a form; the options of {kind.name} are {options}")
     return kind(**values)

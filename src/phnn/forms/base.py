@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 import torch
 from torch import Tensor, fx, nn
 
-from phnn.forms.norms import Norm, PlainLayer, fuse
+from phnn.forms.computed import Assemble
+from phnn.forms.norms import Norm, PlainLayer, fuse, scale_and_shift
 from phnn.functional import Factors
 from phnn.functional._sizes import Sizes
 from phnn.nn import PHLayer
@@ -64,6 +65,12 @@ class Source:
         step = 1 if self.layer.transposed else math.prod(self.stride)
         return math.prod(shape) // self.sizes.in_channels // step
 
+    def assemble(self) -> Assemble:
+        """Return what computes the weight of the folded layer from F."""
+        layer, norm = self.layer, self.norm
+        scale = None if norm is None else scale_and_shift(norm)[0]
+        return Assemble(layer.algebra_tensor, layer.groups, layer.transposed, scale)
+
     def fold(self) -> PlainLayer:
         """Return the plain layer that computes the same, with the norm in its weight."""
         dense = cast("PlainLayer", self.layer.to_dense())
@@ -105,13 +112,28 @@ class Form(ABC):
     def build(self, source: Source) -> nn.Module:
         """Build a module of torch alone that computes what the layer does, on batched input."""
 
+    def recipe(self, source: Source) -> tuple[str, nn.Module] | None:
+        """Return the parameter of the module that is larger than F, and what computes it from F.
+
+        None where the module holds no such parameter.
+        """
+        return None
+
     def is_promising(self, source: Source, shapes: Collection[Shape]) -> bool:
         """Return whether the form is worth timing on inputs of these shapes."""
         return True
 
     def takes_norm(self, source: Source) -> bool:
-        """Return whether the batch norm after the layer becomes part of the module."""
+        """Return whether the batch norm after the layer becomes part of the module.
+
+        Otherwise the bias of the layer becomes part of the norm.
+        """
         return False
+
+    @property
+    def minds_format(self) -> bool:
+        """Whether it differs from another form in the order of memory alone."""
+        return self.channels_last
 
     def exists(self, source: Source) -> bool:
         """Return whether the layer has this form."""
@@ -142,7 +164,7 @@ class Written(nn.Module):
     def __init__(self, source: Source, channels_last: bool) -> None:
         super().__init__()
         self.sizes, self.channels_last = source.sizes, channels_last
-        bias = source.layer.bias
+        bias = source.layer.bias if source.norm is None else None  # otherwise the norm adds it
         if bias is not None:
             bias = parameter(bias, source.layer.F, bias.requires_grad)
         self.register_parameter("bias", bias)

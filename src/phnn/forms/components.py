@@ -36,7 +36,7 @@ class _FilterFirst(Written):
         if takes_norm and source.norm is not None:
             scale, shift = scale_and_shift(source.norm)
             rules = rules * scale[:, None]
-            shift = shift if self.bias is None else shift + self.bias * scale
+            shift = shift if layer.bias is None else shift + layer.bias.detach() * scale
             self.bias = parameter(shift, layer.F, layer.F.requires_grad)
         self.rules = parameter(rules, layer.F, layer.F.requires_grad)
 
@@ -54,7 +54,10 @@ class _MixFirst(Written):
         inputs, outputs = sizes.groups * sizes.terms * sizes.inputs, sizes.groups * sizes.outputs
         self.filter = plain_layer(layer, weight, inputs, outputs)
         if sizes.n_out == 1:
-            self.filter.bias, self.bias = self.bias, None
+            bias = layer.bias
+            if bias is not None:
+                bias = parameter(bias, layer.F, bias.requires_grad)
+            self.filter.bias, self.bias = bias, None
             if source.norm is not None:
                 fuse(self.filter, source.norm)
         self.rules = parameter(rules_before(layer.algebra_tensor), layer.F, layer.F.requires_grad)

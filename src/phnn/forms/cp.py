@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from phnn.forms.base import Form, Shape, Source, Written, parameter, precise
+from phnn.forms.computed import Mix
 from phnn.functional._mixing import add_bias
 from phnn.functional._products import mix_filters
 
@@ -40,6 +41,12 @@ class CPWritten(Written):
     def add_bias(self, y: Tensor) -> Tensor:
         """Add the bias in place."""
         return add_bias(y, self.bias, self.sizes.dims, inplace=True)
+
+
+def mix_of(source: Source, multiple: int = 1) -> Mix:
+    """Return what computes the filters of the products from F."""
+    assert source.factors is not None
+    return Mix(source.factors, source.layer.F, source.layer.groups, multiple)
 
 
 def mixed_filters(source: Source) -> Tensor:

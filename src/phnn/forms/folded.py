@@ -10,6 +10,7 @@ from torch import nn
 
 from phnn.forms.base import Form, Source
 from phnn.functional._formats import CHANNELS_LAST, put_channels_last
+from phnn.nn import PHLayer
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -31,6 +32,12 @@ class Folded(Form):
     def takes_norm(self, source: Source) -> bool:
         """Return True: the weight has a row for each channel."""
         return True
+
+    def recipe(self, source: Source) -> tuple[str, nn.Module] | None:
+        """Return how H is assembled, unless a subclass folds by itself."""
+        if type(source.layer).to_dense is not PHLayer.to_dense:
+            return None
+        return "weight", source.assemble()
 
     def build(self, source: Source) -> nn.Module:
         """Fold the layer."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor, nn
 
 from phnn.forms.base import Shape, Source, plain_layer, trace
-from phnn.forms.cp import CPForm, CPWritten, mixed_filters
+from phnn.forms.cp import CPForm, CPWritten, mix_of, mixed_filters
 from phnn.functional._formats import CHANNELS_LAST
 from phnn.functional._products import VECTOR, multiply_grouped, pad_filters, whole
 
@@ -69,6 +69,11 @@ class CPGrouped(CPForm):
         label = self.name + "_padded" * self.zero_padded
         return label + "_last" * self.inside_last
 
+    @property
+    def minds_format(self) -> bool:
+        """Whether it has the channels last in memory, somewhere."""
+        return self.channels_last or self.inside_last
+
     @classmethod
     def variants(cls, source: Source, channels_last: bool) -> Iterator[Self]:
         """Yield up to four forms, for convolutions that see more than one position."""
@@ -91,6 +96,10 @@ class CPGrouped(CPForm):
         widths = (source.sizes.outputs, source.sizes.inputs)
         is_whole = all(width % VECTOR == 0 for width in widths)
         return super().is_promising(source, shapes) and not (self.zero_padded and is_whole)
+
+    def recipe(self, source: Source) -> tuple[str, nn.Module] | None:
+        """Return how the filters of the products are mixed."""
+        return "multiply.weight", mix_of(source, VECTOR if self.zero_padded else 1)
 
     def build(self, source: Source) -> nn.Module:
         """Build the module."""

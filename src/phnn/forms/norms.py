@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import TypeAlias
 
 from torch import Tensor, nn
@@ -18,6 +19,15 @@ def scale_and_shift(norm: Norm) -> tuple[Tensor, Tensor]:
     scale = scale if norm.weight is None else scale * norm.weight
     shift = norm.running_mean.neg() * scale
     return scale, shift if norm.bias is None else shift + norm.bias
+
+
+def add_bias(norm: Norm, bias: Tensor | None) -> Norm:
+    """Return a norm that adds a bias to its input first."""
+    shifted = copy.deepcopy(norm)
+    if bias is not None:
+        assert shifted.running_mean is not None
+        shifted.running_mean -= bias.detach().to(shifted.running_mean)
+    return shifted
 
 
 def fuse(layer: PlainLayer, norm: Norm) -> None:

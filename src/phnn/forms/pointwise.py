@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from phnn.forms.base import Source, parameter, trace
-from phnn.forms.cp import CPForm, CPWritten, mixed_filters
+from phnn.forms.computed import Matrices
+from phnn.forms.cp import CPForm, CPWritten, mix_of, mixed_filters
 from phnn.functional._formats import CHANNELS_LAST
 from phnn.functional._mixing import mix, space_of
 from phnn.functional._products import multiply_rows
@@ -90,6 +91,10 @@ class _CPPointwise(CPForm):
         is_convolution = source.layer.F.dim() > 2 and source.is_pointwise
         if source.factors is not None and is_convolution and not channels_last:
             yield cls(rank=source.factors.rank)
+
+    def recipe(self, source: Source) -> tuple[str, nn.Module] | None:
+        """Return how the matrices of the products are mixed."""
+        return "filters", Matrices(mix_of(source), self.written.from_left)
 
     def build(self, source: Source) -> nn.Module:
         """Build the module."""

@@ -1,12 +1,12 @@
-r"""3×3 convolutions in tiles, with a quarter to a half of the multiplications.
+r"""Winograd's 3×3 convolutions, with a quarter to a half of the multiplications.
 
-To slide a filter along a signal is bilinear, as the algebra is, and has an algorithm of few
-products as well: m outputs in m + 2 products instead of 3m (Toom and Cook; Winograd for filters),
+Sliding a filter along a signal is bilinear, like the algebra, so it has an algorithm of few
+products, too: m outputs in m + 2 products instead of 3m (Toom and Cook; Winograd for filters),
 
 .. math:: y = P^T \bigl( (G g) \odot (B x) \bigr)
 
-In two dimensions it is used along both. The products of the algebra stand inside those of the
-tiles: what is multiplied at each of the (m + 2)² points is one matrix for each of R products.
+In two dimensions it is used along both axes. At each of the (m + 2)² points of a tile, the R
+products of the algebra are R matrix products.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from phnn.forms.base import Form, Shape, Source, parameter, trace
-from phnn.forms.cp import CPForm, mixed_filters
+from phnn.forms.computed import Transform
+from phnn.forms.cp import CPForm, mix_of, mixed_filters
 from phnn.functional import Factors
 from phnn.functional._mixing import mix
 from phnn.nn import PHConv2d
@@ -215,6 +216,11 @@ class Winograd(Form):
         """Return whether the tile size suits the largest output."""
         return _has_tile_size(source, self.tile_size, shapes)
 
+    def recipe(self, source: Source) -> tuple[str, nn.Module] | None:
+        """Return how H is assembled and transformed."""
+        _, G, _ = toom_cook(self.tile_size)
+        return "weight", Transform(source.assemble(), 1, G, source.layer.F)
+
     def build(self, source: Source) -> nn.Module:
         """Fold the layer and transform its weight."""
         layer, dense = source.layer, source.fold()
@@ -262,6 +268,12 @@ class CPWinograd(CPForm):
         suits = _has_tile_size(source, self.tile_size, shapes)
         return suits and super().is_promising(source, shapes)
 
+    def recipe(self, source: Source) -> tuple[str, nn.Module] | None:
+        """Return how the filters of the products are mixed and transformed."""
+        assert source.factors is not None
+        _, G, _ = toom_cook(self.tile_size)
+        return "weight", Transform(mix_of(source), source.factors.rank, G, source.layer.F)
+
     def build(self, source: Source) -> nn.Module:
         """Mix the filters and transform them."""
         layer, factors = source.layer, source.factors
@@ -270,6 +282,11 @@ class CPWinograd(CPForm):
         filters = mixed_filters(source).unflatten(0, (factors.rank, -1))
         filters.requires_grad_(layer.F.requires_grad)
         written = WinogradConvolution(
-            filters, factors, layer.bias, _padding(layer), self.tile_size, self.channels_last
+            filters,
+            factors,
+            layer.bias if source.norm is None else None,  # otherwise the norm adds it
+            _padding(layer),
+            self.tile_size,
+            self.channels_last,
         )
         return trace(written, "CPWinograd", layer)

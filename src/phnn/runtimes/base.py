@@ -19,17 +19,44 @@ class Runtime(ABC):
 
     Attributes:
         name: What `accelerate(runtime=…)` calls it.
+        has_formats: Whether it minds how the tensors of torch lie in memory.
+        has_winograd: Whether Winograd forms are worth a try.
     """
 
     name: ClassVar[str]
+    has_formats: ClassVar[bool] = True
+    has_winograd: ClassVar[bool] = True
+
+    @property
+    @abstractmethod
+    def version(self) -> str:
+        """Version of the package that runs modules."""
+
+    def check(self) -> None:  # noqa: B027, most are always there
+        """Raise an ImportError where the runtime is not installed, or too old."""
 
     @abstractmethod
     def prepare(self, module: nn.Module, calls: Sequence[Arguments]) -> Callable[[], object]:
         """Return a function that runs a module, in evaluation mode, on the arguments of each call.
 
-        All that happens once, such as compiling, happens here. The function returns when the
-        device is done.
+        The function returns the outputs of all calls, as a list, when the device is done. All that
+        happens once, such as compiling, happens here.
         """
+
+    def prepare_all(
+        self, modules: Mapping[Key, nn.Module], calls: Sequence[Arguments]
+    ) -> dict[Key, Callable[[], object]]:
+        """Return a function for each of several modules, without those that cannot run here.
+
+        Args:
+            modules: Modules with one tensor as input and one as output; the first is of the kind
+                that always runs.
+            calls: The arguments of all.
+
+        Raises:
+            ExportError: The first cannot run.
+        """
+        return {key: self.prepare(module, calls) for key, module in modules.items()}
 
     def prepare_step(self, module: nn.Module, call: Arguments) -> Callable[[], object]:
         """Return a function that runs a module, in training mode, forward and backward."""

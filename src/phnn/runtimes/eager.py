@@ -17,6 +17,11 @@ class Eager(Runtime):
 
     name = "torch"
 
+    @property
+    def version(self) -> str:
+        """Version of torch."""
+        return str(torch.__version__)
+
     def wrap(self, module: nn.Module) -> Callable[..., Any]:
         """Return what is called in place of the module."""
         return module
@@ -25,10 +30,11 @@ class Eager(Runtime):
         """Return a function that runs the module without gradients."""
         call_module = self.wrap(module)
 
-        def run() -> None:
+        def run() -> list[Any]:
             with torch.no_grad():
                 outputs = [call_module(*args, **kwargs) for args, kwargs in calls]
             wait(outputs)
+            return outputs
 
         return run
 

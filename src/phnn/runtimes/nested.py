@@ -21,7 +21,7 @@ def split_arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if isinstance(example, Sequence) and not isinstance(example, str):
         return tuple(example), {}
     raise TypeError(
-        "example_input is a tensor, a tuple of arguments or a dict of named ones, "
+        "example_input must be a tensor, a tuple of arguments or a dict of named ones, "
         f"got {type(example).__name__}"
     )
 

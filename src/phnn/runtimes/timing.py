@@ -27,7 +27,7 @@ def interleave(
         seconds: Go on with more rounds until all together took as long: short calls are noisy.
     """
     if rounds < 1:
-        raise ValueError(f"rounds is at least 1, got rounds={rounds}")
+        raise ValueError(f"rounds must be at least 1, got rounds={rounds}")
     for _ in range(warmup):
         for call in contenders.values():
             call()

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 import phnn
 from phnn.io import Exported, ExportError, export
@@ -84,6 +85,54 @@ def test_unfolded_files_are_smaller(tmp_path, format):
     assert weights / 4 < assembled.size < weights / 4 + 40_000
 
 
+def shrunk():
+    """A network with low-rank, filter-first, mix-first, assembled and plain layers."""
+    return nn.Sequential(
+        nn.Conv2d(3, 16, 3, padding=1),
+        phnn.PHConv2d(16, 32, 3, padding=1, n=(32, 1), terms=4),
+        phnn.PHConv2d(32, 32, 3, stride=2, padding=1, n=(1, 32), terms=4),
+        phnn.PHConv2d(32, 64, 3, padding=1, n=(16, 4), terms=1),
+        phnn.PHConv2d(64, 64, 3, padding=1, n=(8, 8), terms=10),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        phnn.PHLinear(64, 64, n=(64, 1), terms=6),
+    ).eval()
+
+
+@formats
+def test_a_shrunk_network_is_written_as_it_is(tmp_path, format):
+    """As many bytes and multiplications as the model has, without an option."""
+    model, x = shrunk(), torch.randn(2, 3, 12, 12)
+    exported = export(model, tmp_path / f"m.{SUFFIXES[format]}", x, format=format)
+    stored = 4 * sum(parameter.numel() for parameter in model.parameters())
+    folded = 4 * sum(parameter.numel() for parameter in phnn.to_dense(model).parameters())
+    assert stored < exported.size < stored + 50_000 < folded
+    with torch.no_grad():
+        assert torch.allclose(run(exported.path, x), model(x), atol=1e-4)
+    if format == "torch":
+        program = torch.export.load(exported.path).module()
+        assert multiplications(program, x) <= multiplications(model, x)
+        assert multiplications(program, x) < 0.6 * multiplications(phnn.to_dense(model), x)
+
+
+def multiplications(module, x):
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        module(x)
+    return counter.get_total_flops() // 2
+
+
+@needs_onnx
+def test_low_rank_layers_are_two_plain_layers(tmp_path):
+    import onnx
+
+    layers = [
+        phnn.PHConv2d(8, 16, 3, padding=1, n=(16, 1), terms=2),
+        phnn.PHConv2d(16, 8, 3, padding=1, n=(1, 16), terms=2),
+    ]
+    path = export(nn.Sequential(*layers).eval(), tmp_path / "m.onnx", torch.randn(1, 8, 6, 6)).path
+    assert [node.op_type for node in onnx.load(path).graph.node] == ["Conv"] * 4
+
+
 @needs_onnx
 @pytest.mark.parametrize("width", [16, 64])
 def test_the_optimizer_does_not_assemble(tmp_path, width):
@@ -116,7 +165,7 @@ def test_large_tensors_lie_beside_the_file(tmp_path, monkeypatch):
     model = phnn.PHLinear(64, 64, n=4).eval()
     exported = export(model, tmp_path / "m.onnx", torch.randn(2, 64))
     assert [file.name for file in exported.files] == ["m.onnx", "m.onnx.data"]
-    assert exported.size == total(tmp_path.iterdir()) > 4 * 64 * 64
+    assert exported.size == total(tmp_path.iterdir()) > 4 * 64 * 16
     assert str(exported).startswith(f"{tmp_path / 'm.onnx'}, {tmp_path / 'm.onnx.data'}: ")
     x = torch.randn(3, 64)
     assert torch.allclose(run(exported.path, x), model(x).detach(), atol=1e-5)
@@ -202,13 +251,11 @@ class TestBadInput:
             export(phnn.PHLinear(8, 8, n=2), tmp_path / "m.pt2", self.x, format="torch")
 
     def test_unknown_format(self, tmp_path):
-        with pytest.raises(ValueError, match="format is one of onnx, torch; got 'tflite'"):
+        with pytest.raises(ValueError, match="format must be one of onnx, torch; got 'tflite'"):
             export(nn.Linear(8, 8).eval(), tmp_path / "m.tflite", self.x, format="tflite")
 
     def test_suffix_of_another_format(self, tmp_path):
-        with pytest.raises(
-            ValueError, match=r"'torch' is a file that ends in \.pt2, got .*m\.onnx"
-        ):
+        with pytest.raises(ValueError, match=r"'torch' must end in \.pt2, got .*m\.onnx"):
             export(nn.Linear(8, 8).eval(), tmp_path / "m.onnx", self.x, format="torch")
 
     def test_missing_packages(self, tmp_path, monkeypatch):

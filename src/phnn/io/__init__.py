@@ -1,11 +1,12 @@
 """Models in files: saved, loaded, inspected and exported."""
 
 from phnn.io.atomic import check_output, replacing
-from phnn.io.container import ModelFileError, write_tensors
-from phnn.io.exporting import Exported, ExportError, export
+from phnn.io.container import ModelFileError, read_sealed, write_tensors
+from phnn.io.exporting import Exported, export
 from phnn.io.inspection import Inspection, inspect
 from phnn.io.loading import load
 from phnn.io.saving import save
+from phnn.runtimes import ExportError
 
 __all__ = [
     "ExportError",
@@ -16,6 +17,7 @@ __all__ = [
     "export",
     "inspect",
     "load",
+    "read_sealed",
     "replacing",
     "save",
     "write_tensors",

@@ -13,6 +13,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from phnn.functional._storage import decode
 from phnn.io.atomic import replacing
 from phnn.io.header import Header, parse_header, seal
 from phnn.io.tensors import TensorSpec, enumerate_names
@@ -26,6 +27,7 @@ DTYPES = {
     "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2,
     "BOOL": torch.bool, "C64": torch.complex64,
 }  # fmt: skip
+SCALES = ".per_unit"  # behind the name of filters in int8: the steps that make 1, by filter
 CODES = {dtype: code for code, dtype in DTYPES.items()}
 
 
@@ -40,14 +42,34 @@ def find_file(path: str | Path) -> Path:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
-    """Write a safetensors file with a JSON header, atomically.
+    """Write a safetensors file with a JSON header and a checksum, atomically.
 
     Args:
         path: The file; its folder must exist.
         tensors: Contiguous, on the CPU.
         header: Ready for JSON.
     """
-    _write(path, tensors, json.dumps(header, sort_keys=True))
+    _write(path, tensors, json.dumps({**header, "sha256": _digest(tensors)}, sort_keys=True))
+
+
+def read_sealed(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read what `write_tensors` wrote, into memory of its own.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The tensors, and the header.
+
+    Raises:
+        ModelFileError: The file is not as it was written.
+    """
+    specs, sealed = _read_specs(path)
+    text = sealed.get("phnn", "")
+    if sealed.get("phnn_sha256") != seal(text)["phnn_sha256"]:
+        raise ModelFileError(f"{path} is damaged: the SHA-256 of its header does not match")
+    header: dict[str, Any] = json.loads(text)
+    return _read_checked(path, specs, header["sha256"]), header
 
 
 def write_model(path: Path, tensors: Mapping[str, Tensor], header: Header) -> Path:
@@ -92,7 +114,29 @@ def read_header(path: Path) -> tuple[Header, dict[str, TensorSpec]]:
         )
     except ValueError as error:
         raise ModelFileError(f"{path} cannot be read: {error}") from None
+    specs = _restore_specs(path, header, specs)
     return header, specs | {alias: specs[name] for alias, name in header.shared.items()}
+
+
+def _restore_specs(
+    path: Path, header: Header, specs: Mapping[str, TensorSpec]
+) -> dict[str, TensorSpec]:
+    """Return the tensors as the model has them, where the file has filters in a smaller type."""
+    found = dict(specs)
+    for name, code in header.storage.items():
+        shape, stored = specs[name]
+        scales = found.pop(name + SCALES, None)
+        wanted = ((shape[0], *(1,) * (len(shape) - 1)), torch.float32) if shape else None
+        has_scales = scales is not None
+        if (
+            stored not in (torch.int8, torch.float16)
+            or not DTYPES.get(code, torch.bool).is_floating_point
+            or has_scales != (stored == torch.int8)
+            or (has_scales and scales != wanted)
+        ):
+            raise ModelFileError(f"{path} cannot be read: {name} has an unknown storage type")
+        found[name] = (shape, DTYPES[code])
+    return found
 
 
 def read_tensors(path: Path, header: Header) -> dict[str, Tensor]:
@@ -101,7 +145,15 @@ def read_tensors(path: Path, header: Header) -> dict[str, Tensor]:
     A tensor that stays mapped to the file would change with the file, and lies there at any
     address: vector instructions round in another order when it is not aligned.
     """
-    specs, _ = _read_specs(path)  # in the order of the file, which has no gaps
+    tensors = _read_checked(path, _read_specs(path)[0], header.sha256)
+    for name, code in header.storage.items():
+        per_unit = tensors.pop(name + SCALES, None)
+        tensors[name] = decode(tensors[name], per_unit, DTYPES[code])
+    return tensors
+
+
+def _read_checked(path: Path, specs: Mapping[str, TensorSpec], sha256: str) -> dict[str, Tensor]:
+    """Read tensors in the order of the file, which has no gaps."""
     tensors = {}
     with path.open("rb") as file:
         (length,) = struct.unpack("<Q", file.read(8))
@@ -110,7 +162,7 @@ def read_tensors(path: Path, header: Header) -> dict[str, Tensor]:
             tensors[name] = torch.empty(shape, dtype=dtype)
             if file.readinto(_bytes_of(tensors[name])) != tensors[name].nbytes:
                 raise ModelFileError(f"{path} is truncated")
-    if _digest(tensors) != header.sha256:
+    if _digest(tensors) != sha256:
         raise ModelFileError(f"{path} is damaged or altered: its SHA-256 does not match")
     return tensors
 

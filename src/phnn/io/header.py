@@ -27,8 +27,9 @@ class Version(NamedTuple):
         return f"{self.major}.{self.minor}"
 
 
-# 1.0 could not hold converted models; 2.0 lists their layers; 2.1 may hold rectangular algebras
-FORMAT = Version(2, 1)
+# 1.0 could not hold converted models; 2.0 lists their layers; 2.1 may hold rectangular algebras;
+# 2.2 may hold filters in a smaller type
+FORMAT = Version(2, 2)
 # an algebra with this many structure constants is built in no time, whatever the size of the file
 SMALL_ALGEBRA = 2**16
 HEADER_FIELDS: dict[str, Any] = {
@@ -37,6 +38,8 @@ HEADER_FIELDS: dict[str, Any] = {
     "shared": dict,
     "layers": dict,
     "buffers": list,
+    "storage": dict,
+    "output_error": int | float | None,
     "sha256": str,
 }
 LAYER_FIELDS: dict[str, Any] = {
@@ -60,6 +63,10 @@ class Header:
         layers: The PH layers that `config` does not make by itself, all of them without a config;
             None for a plain layer where it would make a PH layer.
         buffers: Names of the tensors that are not parameters.
+        storage: Names of the filters that are stored in a smaller type, with the code of the type
+            that the model has them in.
+        output_error: Largest difference of the outputs that this makes on an example, relative to
+            the largest output; None without an example.
         sha256: Of the tensors.
         format: Version of the format.
     """
@@ -69,6 +76,8 @@ class Header:
     shared: dict[str, str]
     layers: dict[str, LayerSpec | None] = field(default_factory=dict)
     buffers: list[str] = field(default_factory=list)
+    storage: dict[str, str] = field(default_factory=dict)
+    output_error: float | None = None
     sha256: str = ""
     format: Version = FORMAT
 
@@ -137,14 +146,18 @@ def _parse_fields(values: dict[str, Any], version: Version, sizes: Mapping[str, 
     """Return the header; fields that only newer versions know are left out."""
     if version.major == 1:
         values = {"layers": {}, "buffers": [], **values}
-    values = _check_types(values, HEADER_FIELDS)
+    values = _check_types({"storage": {}, "output_error": None, **values}, HEADER_FIELDS)
     _check_strings("buffers", values["buffers"])
+    _check_strings("storage", values["storage"].values())
     _check_strings("shared", values["shared"].values())
     for alias, name in values["shared"].items():
         if name not in sizes or alias in sizes:
             raise ValueError(
                 f"shared tensor {alias!r} names {name!r}, which the file does not hold"
             )
+    for name in values["storage"]:
+        if name not in sizes:
+            raise ValueError(f"stored filters {name!r} are not in the file")
     layers = {name: _parse_layer(name, spec) for name, spec in values.pop("layers").items()}
     _check_algebras(values["config"], layers.values(), sum(sizes.values()))
     return Header(**values, layers=layers, format=version)

@@ -14,6 +14,7 @@ from phnn._names import printable
 from phnn._tables import align
 from phnn.conversion.specs import describe_layers
 from phnn.io.container import find_file, read_header
+from phnn.io.header import Header
 from phnn.io.loading import build_model
 from phnn.io.tensors import TensorSpec, specs_of
 
@@ -45,6 +46,7 @@ class Inspection:
         layers: Those with tensors of their own, in natural order of their names.
         metadata: What the model was saved with.
         size: Bytes of the whole file, or of all tensors in memory.
+        storage: How filters are stored in a smaller type; empty where none are.
     """
 
     path: Path | None
@@ -52,6 +54,7 @@ class Inspection:
     layers: tuple[InspectedLayer, ...]
     metadata: dict[str, object]
     size: int
+    storage: str = ""
 
     @property
     def parameters(self) -> int:
@@ -66,6 +69,8 @@ class Inspection:
         title = self.name or "a model that phnn.create_model did not make"
         home = "memory" if self.path is None else self.path
         lines.append(f"{title}: {self.parameters:,} parameters, {self.size:,} bytes in {home}")
+        if self.storage:
+            lines.append(self.storage)
         return "\n".join(lines)
 
 
@@ -90,7 +95,18 @@ def inspect(source: str | Path | nn.Module) -> Inspection:
     own = {name: spec for name, spec in specs.items() if name not in header.shared}
     name = None if header.config is None else header.config["name"]
     layers = _tabulate(own, kinds, set(buffers))
-    return Inspection(file, name, layers, dict(header.metadata), file.stat().st_size)
+    size, storage = file.stat().st_size, _describe_storage(header)
+    return Inspection(file, name, layers, dict(header.metadata), size, storage)
+
+
+def _describe_storage(header: Header) -> str:
+    """Say which filters are stored in a smaller type, and what it changes."""
+    if not header.storage:
+        return ""
+    text = f"{len(header.storage)} filters are stored in a smaller type"
+    if header.output_error is None:
+        return text
+    return f"{text}, which changes outputs by at most {header.output_error:.2g} of the largest"
 
 
 def _inspect_model(model: nn.Module) -> Inspection:

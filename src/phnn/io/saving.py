@@ -1,5 +1,6 @@
 """Models to files."""
 
+import copy
 import json
 import warnings
 from collections.abc import Mapping
@@ -10,17 +11,27 @@ import torch
 from torch import Tensor, nn
 
 from phnn.conversion.specs import LayerSpec, describe_layers, find_changes, install_layers
+from phnn.forms.computed import filters_of, store_filters
+from phnn.functional._storage import check_storage, encode
 from phnn.io.atomic import check_output, write_text
 from phnn.io.card import render_card, write_card
-from phnn.io.container import CODES, SUFFIX, write_model
+from phnn.io.container import CODES, SCALES, SUFFIX, write_model
 from phnn.io.header import Header
 from phnn.io.tensors import enumerate_names, list_differences, names_on_meta, specs_of
 from phnn.models import create_model, list_models
+from phnn.runtimes.nested import compare, leaves, split_arguments
 
 OTHER_SUFFIXES = {".pt", ".pth", ".bin", ".ckpt", ".onnx", ".pkl", ".h5"}
 
 
-def save(model: nn.Module, path: str | Path, *, metadata: Mapping[str, Any] | None = None) -> Path:
+def save(
+    model: nn.Module,
+    path: str | Path,
+    *,
+    metadata: Mapping[str, Any] | None = None,
+    storage: str = "float32",
+    example_input: Any = None,
+) -> Path:
     """Save a model in one file, or in a folder laid out as on the Hugging Face hub.
 
     The file holds each tensor once, even if it is shared, and says how to rebuild a model that
@@ -34,18 +45,25 @@ def save(model: nn.Module, path: str | Path, *, metadata: Mapping[str, Any] | No
             `model.safetensors` and a model card with a table of the parameters.
         metadata: What else travels with the model, ready for JSON, such as
             `ImageData.metadata()`; by default what the model was loaded with.
+        storage: The type of the filters in the file: "float32" leaves them as they are, "float16"
+            and "int8" (with a scale for each filter) make the file smaller. `load` restores them.
+        example_input: An input of the model. The file then says how much a smaller type changes
+            the outputs, and `phnn.io.inspect` shows it.
 
     Returns:
         The file with the tensors.
     """
     file = check_target(path)
+    check_storage(storage)
     if metadata is None:
         metadata = getattr(model, "phnn_metadata", {})
     state = _state_of(model)
     tensors, shared = _store_once(state)
     config, layers = _describe(model)
     buffers = [name for name, _ in model.named_buffers() if name in state]
-    header = Header(config, _as_json(metadata), shared, layers, buffers)
+    stored = _store_filters(model, tensors, storage)
+    error = _measure(model, storage, example_input)
+    header = Header(config, _as_json(metadata), shared, layers, buffers, stored, error)
     if file != Path(path):
         file.parent.mkdir(parents=True, exist_ok=True)
         write_text(file.with_name("config.json"), _render_config(header))
@@ -78,7 +96,7 @@ def _state_of(model: nn.Module) -> dict[str, Tensor]:
     empty = names_on_meta(state)
     if empty:
         raise ValueError(
-            f"{enumerate_names(empty)} on the meta device: without values, nothing to save"
+            f"{enumerate_names(empty)} on the meta device: there are no values to save"
         )
     return state
 
@@ -97,6 +115,38 @@ def _store_once(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[st
             # clone: tensors that overlap in memory become tensors of their own
             tensors[name] = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
     return tensors, shared
+
+
+def _store_filters(model: nn.Module, tensors: dict[str, Tensor], storage: str) -> dict[str, str]:
+    """Encode the filters among the tensors, in place; return the codes of the types they had."""
+    if storage == "float32":
+        return {}
+    names = {module: name for name, module in model.named_modules()}
+    stored = {}
+    for module, parameter in filters_of(model):
+        name = f"{names[module]}.{parameter}".lstrip(".")
+        if name not in tensors:  # shared with one that is
+            continue
+        stored[name] = CODES[tensors[name].dtype]
+        tensors[name], per_unit = encode(tensors[name], storage)
+        if per_unit is not None:
+            tensors[name + SCALES] = per_unit
+    return stored
+
+
+def _measure(model: nn.Module, storage: str, example: Any) -> float | None:
+    """Return how much a storage type changes the outputs, relative to the largest."""
+    if example is None:
+        return None
+    args, kwargs = split_arguments(example)
+    twin = store_filters(copy.deepcopy(model), storage)
+    with torch.no_grad():
+        expected, actual = (leaves(m(*args, **kwargs)) for m in (model, twin))
+    error = 0.0
+    for ours, theirs in zip(expected, actual, strict=True):
+        difference, scale = compare(theirs, ours)
+        error = max(error, difference / scale if scale else 0.0)
+    return error
 
 
 def _as_json(metadata: Mapping[str, Any]) -> dict[str, Any]:

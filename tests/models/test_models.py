@@ -15,7 +15,7 @@ from torch import nn
 
 from phnn import algebra
 from phnn.conversion import to_dense
-from phnn.models import VGG, Network, ResNet, SEDnet, create_model, list_models
+from phnn.models import VGG, CifarNet, Network, ResNet, SEDnet, create_model, list_models
 from phnn.nn import PHConv2d, PHLinear
 from phnn.testing import assert_close, assert_every_parameter_learns
 
@@ -32,6 +32,7 @@ VERSIONS: dict[str, dict[str, Any]] = {
 SMALL: dict[str, dict[str, Any]] = {
     "resnet20": {"widths": (12, 24, 24)},
     "vgg11": {"widths": (12, 12, 24, 24, 24, 24)},
+    "cifarnet": {"widths": (12, 24, 24)},
     "sednet": {"widths": (12, 12, 24, 24), "in_channels": 4, "bins": 128},
 }
 SMALL_CASES = [
@@ -128,7 +129,8 @@ def check_behaviour(model: Network) -> None:
     input = make_input(model)
     output = model(input)
     output.square().mean().backward()
-    missing = [name for name, p in model.named_parameters() if p.grad is None]
+    learned = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    missing = [name for name, p in learned if p.grad is None]
     assert not missing
     model.eval()
     with torch.no_grad():
@@ -269,6 +271,35 @@ def test_vgg_classifier() -> None:
     assert PHLinear not in kinds["real"]
 
 
+def test_whitened_patches_are_uncorrelated() -> None:
+    torch.manual_seed(0)
+    smooth = nn.functional.avg_pool2d(torch.randn(64, 3, 20, 20), 5, stride=1)  # neighbours agree
+    images = torch.einsum("cd,bdhw->bchw", torch.randn(3, 3), smooth) + 0.5
+    model = CifarNet(widths=(8, 8, 8))
+    model.whiten(images)
+    assert not list(model.whitening.parameters())
+    values = model.whitening(images).movedim(1, -1).flatten(0, -2)
+    assert_close(values[:, 12:], -values[:, :12])
+    covariance = values[:, :12].T.cov()
+    assert (covariance - covariance.diag().diag()).abs().max() < 1e-3
+    # directions of less variance than the floor are left small
+    assert covariance.diag().max() == pytest.approx(1, abs=0.05)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_identity_init_passes_channels_on(version: str) -> None:
+    convs = [
+        module
+        for module in CifarNet(widths=(48, 48, 24), init="identity", **VERSIONS[version]).modules()
+        if isinstance(module, nn.Conv2d | PHConv2d)
+    ]
+    n = 1 if version == "real" else getattr(convs[0], "n")  # noqa: B009
+    for conv, channels in zip(convs, (24, 48, 48, 48, 24, 24), strict=True):
+        input = torch.randn(2, conv.in_channels, 4, 4)
+        kept, wanted = (each.unflatten(1, (n, -1)) for each in (conv(input), input))
+        assert_close(kept[:, :, : channels // n], wanted[:, :, : channels // n])
+
+
 def test_zero_init_residual() -> None:
     model = ResNet(50, n=2, widths=(4, 4, 4, 4), zero_init_residual=True)
     block = model.get_submodule("layer1.1").eval()
@@ -315,7 +346,7 @@ def test_authors_init() -> None:
         assert fixed.F.std().item() == pytest.approx(math.sqrt(2 / (4 * 9 * 32)), rel=0.1)
 
 
-@pytest.mark.parametrize("init", ["default", "authors", "polar"])
+@pytest.mark.parametrize("init", ["default", "authors", "polar", "identity"])
 @pytest.mark.parametrize("version", [{"n": 4}, {"algebra": "quaternion"}])
 def test_init_on_meta(init: str, version: dict[str, Any]) -> None:
     with torch.device("meta"):

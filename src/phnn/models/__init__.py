@@ -1,9 +1,10 @@
-"""The networks of the paper; arguments choose between real and hypercomplex layers."""
+"""The networks of the zoo; arguments choose between real and hypercomplex layers."""
 
 from phnn.models._network import Network
+from phnn.models.cifarnet import CifarNet
 from phnn.models.registry import create_model, list_models
 from phnn.models.resnet import ResNet
 from phnn.models.sednet import SEDnet
 from phnn.models.vgg import VGG
 
-__all__ = ["VGG", "Network", "ResNet", "SEDnet", "create_model", "list_models"]
+__all__ = ["VGG", "CifarNet", "Network", "ResNet", "SEDnet", "create_model", "list_models"]

@@ -25,11 +25,11 @@ def pick_widths(
     widths: str | Sequence[int], known: Mapping[str, Sequence[int]], multiplier: float
 ) -> list[int]:
     """Return widths, given by name or as numbers, times the multiplier."""
-    count = len(known["paper"])
+    example = next(iter(known.values()))
     chosen = pick("widths", widths, known) if isinstance(widths, str) else widths
-    if len(chosen) != count:
+    if len(chosen) != len(example):
         raise ValueError(
-            f"widths={tuple(chosen)} must hold {count} numbers, as {known['paper']} does"
+            f"widths={tuple(chosen)} must hold {len(example)} numbers, as {example} does"
         )
     return [round(width * multiplier) for width in chosen]
 
@@ -42,8 +42,23 @@ def authors_(layer: PHConv2d | PHLinear) -> None:
         phnn.init.polar_(layer, "he" if isinstance(layer, PHLinear) else "glorot")
 
 
-# a new layer has its default values already
-INITS = {"default": lambda layer: None, "authors": authors_, "polar": phnn.init.polar_}
+def identity_(layer: PHConv2d | PHLinear) -> None:
+    """Pass channels on, and draw the outputs beyond the number of inputs."""
+    phnn.init.identity_(layer, rest="random")
+
+
+def dirac_(module: nn.Module) -> None:
+    """Let a real convolution pass its channels on; outputs beyond their number keep their draw."""
+    if isinstance(module, nn.Conv2d):
+        nn.init.dirac_(module.weight.data[: module.in_channels])
+
+
+INITS = {
+    "default": lambda layer: None,  # a new layer has its default values already
+    "authors": authors_,
+    "polar": phnn.init.polar_,
+    "identity": identity_,
+}
 
 
 class Network(nn.Module, ABC):
@@ -56,7 +71,7 @@ class Network(nn.Module, ABC):
     - `num_classes`: Number of classes; 0 returns the features that `fc` would read.
     - `in_channels`: Channels of the input; they are zero-padded in front to a multiple of n.
     - `width_multiplier`: Factor of all widths.
-    - `init`: Starting values: "default", "authors" or "polar".
+    - `init`: Starting values: "default", "authors", "polar" or "identity".
     - `terms`: Number of Kronecker terms of each layer.
     - `rank`: CP rank that the algebra of each layer is limited to.
 
@@ -123,8 +138,10 @@ class Network(nn.Module, ABC):
         """Draw the starting values.
 
         Args:
-            init: "default", "polar" or "authors". The authors' code uses Xavier for learned
-                algebras, polar for fixed ones, and for real layers what `init_real` does.
+            init: "default", "polar", "authors" or "identity". The authors' code uses Xavier for
+                learned algebras, polar for fixed ones, and for real layers what `init_real` does.
+                With "identity", convolutions pass their channels on, and outputs beyond the
+                number of their inputs are drawn.
         """
         draw = pick("init", init, INITS)
         layers = [module for module in self.modules() if isinstance(module, PHConv2d | PHLinear)]
@@ -134,6 +151,8 @@ class Network(nn.Module, ABC):
             draw(layer)
         if init == "authors":
             self.apply(self.init_real)
+        elif init == "identity":
+            self.apply(dirac_)
 
     def init_real(self, module: nn.Module) -> None:
         """Draw a real layer as the authors' code does; here, keep the values of torch."""

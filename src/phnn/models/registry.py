@@ -10,11 +10,13 @@ from phnn._names import check_choices, suggest
 from phnn.algebra import Algebra
 from phnn.models import resnet, vgg
 from phnn.models._network import Network
+from phnn.models.cifarnet import CifarNet
 from phnn.models.sednet import SEDnet
 
 MODELS: dict[str, Callable[..., Network]] = {
     **{f"resnet{depth}": partial(resnet.ResNet, depth) for depth in sorted(resnet.PLANS)},
     **{f"vgg{depth}": partial(vgg.VGG, depth) for depth in sorted(vgg.PLANS)},
+    "cifarnet": CifarNet,
     "sednet": SEDnet,
 }
 
@@ -50,7 +52,7 @@ def create_model(
         num_classes: Number of classes, by default the paper's (10; 14 for sednet); 0 for features.
         in_channels: Channels of the input, by default the paper's (3; 8 for sednet).
         options: The other arguments of `Network` (`width_multiplier`, `init`, `terms`, `rank`)
-            and of `ResNet`, `VGG` or `SEDnet`.
+            and of `ResNet`, `VGG`, `CifarNet` or `SEDnet`.
 
     Returns:
         The network. Its `config` holds the arguments that build it again.

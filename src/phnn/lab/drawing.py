@@ -9,6 +9,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from phnn._names import printable
 from phnn.io import replacing
 
 if TYPE_CHECKING:
@@ -19,6 +20,9 @@ COLOURS = ("#000000", "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#5
 RESOLUTION = 150  # dots per inch of a PNG
 
 Format = Literal["png", "svg"]
+
+# what we draw as formulas: A_1, -F_2, H = and the powers of ten of a logarithmic axis
+_FORMULA = re.compile(r"\$(\\mathdefault\{[^$]*\}|-?[AFH](_\{?\d+\}?)?)\$( =)?")
 
 
 class Picture(NamedTuple):
@@ -76,6 +80,24 @@ def save_figure(figure: Figure, out: Path, name: str) -> list[Path]:
     return list(paths.values())
 
 
+def _spell_out(figure: Figure) -> None:
+    """Show names as they are: "$" begins no formula but ours, and no character is a command."""
+    from matplotlib.text import Text
+
+    for axes in figure.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            labels = [label.get_text() for label in axis.get_ticklabels()]  # makes missing ones
+            if any(printable(label) != label for label in labels):
+                axis.set_ticks(axis.get_ticklocs(), labels=[printable(label) for label in labels])
+    for text in figure.findobj(Text):
+        assert isinstance(text, Text)
+        shown = text.get_text()
+        if "$" in shown and not _FORMULA.fullmatch(shown):
+            text.set_parse_math(False)
+        if printable(shown) != shown:
+            text.set_text(printable(shown))
+
+
 def render_figure(figure: Figure, format: Format, name: str) -> bytes:
     """Return a figure as the content of a file.
 
@@ -88,6 +110,7 @@ def render_figure(figure: Figure, format: Format, name: str) -> bytes:
 
     file = io.BytesIO()
     # fixed ids inside the SVG, and no date
+    _spell_out(figure)
     with rc_context({"svg.hashsalt": name, "svg.fonttype": "none"}):
         undated = {"Date": None} if format == "svg" else {}
         figure.savefig(file, format=format, dpi=RESOLUTION, metadata=undated)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, fields
@@ -10,9 +11,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-
 from phnn._names import check_choices
+from phnn.lab.files import parse_yaml, read_text
 
 Tree = dict[str, Any]
 PRIVATE = ("root", "cache")  # options of the data that name folders of one machine
@@ -27,22 +27,52 @@ class OptimizerOptions:
     Args:
         name: sgd, adam or adamw.
         lr: The highest learning rate.
+        balanced: Whether the rates of A and F of PH layers are balanced: a step then changes both
+            as much as it changes a real weight, see phnn.nn.balance_rates.
+        relative: Whether each learning rate is a share of the size of its tensor at the start (its
+            root mean square), as is best for fine-tuning converted networks with adam or adamw.
+        norm_bias_scale: Factor of the rate for the biases of batch norms.
+        filter_scale: Factor of the rate for the filters F of PH layers.
+        algebra_scale: Factor of the rate for the learned algebras A.
         momentum: The momentum of sgd.
         nesterov: Whether sgd uses Nesterov's momentum.
         weight_decay: The weight decay of every parameter without one of its own below.
-        algebra_lr: The learning rate of the learned algebras A; lr by default.
+        decoupled: Whether decays are independent of the rate: each step at the highest rate takes
+            this fraction of a weight. Otherwise it takes decay times rate.
+        keep_zeros: Whether weights that are zero at the start stay zero, as after pruning.
+        algebra_lr: The learning rate of the learned algebras; lr · algebra_scale by default.
         algebra_decay: The weight decay of the learned algebras; weight_decay by default.
         vector_decay: The weight decay of biases and batch norms; weight_decay by default.
     """
 
     name: Literal["sgd", "adam", "adamw"] = "sgd"
     lr: float = 0.1
+    balanced: bool = False
+    relative: bool = False
+    norm_bias_scale: float = 1.0
+    filter_scale: float = 1.0
+    algebra_scale: float = 1.0
     momentum: float = 0.9
     nesterov: bool = False
     weight_decay: float = 5e-4
+    decoupled: bool = False
+    keep_zeros: bool = False
     algebra_lr: float | None = None
     algebra_decay: float | None = None
     vector_decay: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.decoupled and self.name == "adam":
+            raise ValueError(
+                "optimizer.decoupled is for sgd and adamw: adam adds the decay to the gradient and "
+                "rescales it; give --optimizer.name adamw"
+            )
+        if self.relative and (self.balanced or self.name == "sgd"):
+            rest = "optimizer.balanced out" if self.balanced else "it out, or take adamw"
+            raise ValueError(
+                "optimizer.relative scales the steps of adam and adamw to each tensor; leave "
+                f"{rest}"
+            )
 
 
 @dataclass(frozen=True)
@@ -51,16 +81,20 @@ class ScheduleOptions:
 
     Args:
         name: cosine (falls at each epoch), step (falls every few epochs), onecycle (rises, then
-            falls, at each step) or constant.
+            falls, at each step), triangular (the same in straight lines) or constant.
         every: For step: the epochs between two falls.
         factor: For step: the factor of the rate at each fall.
-        warmup: For onecycle: the fraction of the run in which the rate rises.
+        warmup: For onecycle and triangular: the fraction of the run in which the rate rises.
+        start: For triangular: the first rate, as a fraction of the highest.
+        end: For triangular: the last rate, as a fraction of the highest.
     """
 
-    name: Literal["cosine", "step", "onecycle", "constant"] = "cosine"
+    name: Literal["cosine", "step", "onecycle", "triangular", "constant"] = "cosine"
     every: int = 30
     factor: float = 0.1
     warmup: float = 0.3
+    start: float = 0.2
+    end: float = 0.07
 
     def __post_init__(self) -> None:
         _check_least("schedule.every", self.every)
@@ -92,7 +126,8 @@ class TrainerOptions:
         logger: Where curves are written besides metrics.csv: tensorboard, csv, wandb, mlflow or
             none.
         checkpoint_steps: Checkpoint after this many steps, besides after each epoch.
-        checkpoint_minutes: Checkpoint after this many minutes, besides after each epoch.
+        checkpoint_minutes: Checkpoint after this many minutes, besides after each epoch; null for
+            after epochs alone. A kill costs at most this much work.
         energy: Whether to measure energy with codecarbon; by default when it is installed.
         country: Three-letter code of the country, for the CO2 of its electricity.
     """
@@ -113,13 +148,18 @@ class TrainerOptions:
     threads: int | None = None
     logger: Literal["tensorboard", "csv", "wandb", "mlflow", "none"] = "tensorboard"
     checkpoint_steps: int | None = None
-    checkpoint_minutes: float | None = None
+    checkpoint_minutes: float | None = 5.0
     energy: bool | None = None
     country: str = "ITA"
 
     def __post_init__(self) -> None:
         for name in ("max_epochs", "early_stopping", "threads", "checkpoint_steps"):
             _check_least(f"trainer.{name}", getattr(self, name))
+        minutes = self.checkpoint_minutes
+        if minutes is not None and not 0 <= minutes < math.inf:
+            raise ValueError(
+                f"trainer.checkpoint_minutes={minutes} must be a number of minutes, or null"
+            )
         for name in ("averaging_decay", "averaging_start"):
             value = getattr(self, name)
             if not 0 <= value < 1:
@@ -143,9 +183,13 @@ class Recipe:
             of another task, such as --data.root FOLDER.
         optimizer: The optimizer.
         schedule: The learning-rate schedule.
+        learner: Options of the task's loss and of its tests, such as --learner.label_smoothing 0.1.
         trainer: How the training is carried out.
         seed: The seed of the starting values, the order of the data, augmentation and dropout.
         start: A file of phnn.save with the weights to start from.
+        distill: A network to learn from instead of the labels: the folder of a run, a file of
+            phnn.save, or package.module:function. On the command line, it also replaces the
+            optimizer, the schedule and the epochs of the recipe by those of a short fine-tuning.
     """
 
     task: str = "images"
@@ -153,9 +197,11 @@ class Recipe:
     data: dict[str, Any] = field(default_factory=dict)
     optimizer: OptimizerOptions = field(default_factory=OptimizerOptions)
     schedule: ScheduleOptions = field(default_factory=ScheduleOptions)
+    learner: dict[str, Any] = field(default_factory=dict)
     trainer: TrainerOptions = field(default_factory=TrainerOptions)
     seed: int = 0
     start: str | None = None
+    distill: str | None = None
 
     def to_dict(self) -> Tree:
         """Return the recipe as YAML and JSON can hold it."""
@@ -165,6 +211,14 @@ class Recipe:
         """Return what a saved network tells about its training, without private folders."""
         data = {key: value for key, value in self.data.items() if key not in PRIVATE}
         return {"task": self.task, "data": data, "seed": self.seed}
+
+
+# what fine-tunes a converted network by distillation: benchmarks/distill.py compares it with others
+FINE_TUNING: Tree = {
+    "optimizer": {"name": "adamw", "lr": 0.01, "relative": True, "weight_decay": 0.0},
+    "schedule": {"name": "onecycle", "warmup": 0.05},
+    "trainer": {"max_epochs": 3},
+}
 
 
 def build_recipe(tree: Mapping[str, Any]) -> Recipe:
@@ -249,7 +303,7 @@ def keep_known(tree: Mapping[str, Any]) -> Tree:
 
 
 def _is_same(name: str, one: Any, other: Any) -> bool:
-    if name in ("data.root", "start") and None not in (one, other):
+    if name in ("data.root", "start", "distill") and None not in (one, other):
         return Path(one).expanduser().resolve() == Path(other).expanduser().resolve()
     return bool(one == other)
 
@@ -311,7 +365,7 @@ def _find(kind: str, noun: str, name: str | Path) -> tuple[Tree, Path]:
     if path.suffix in (".yaml", ".yml"):
         if not path.is_file():
             raise FileNotFoundError(f"there is no {noun} file {path}")
-        return _parse(path.read_text(encoding="utf-8"), str(path)), path.parent
+        return _parse(read_text(path), str(path)), path.parent
     packaged = _packaged(kind)
     check_choices(noun, [str(name)], packaged)
     return deepcopy(packaged[str(name)]), Path()
@@ -337,10 +391,7 @@ def _cross(tree: Tree) -> dict[str, Tree]:
 
 
 def _parse(text: str, name: str) -> Tree:
-    try:
-        tree = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(f"{name} is not YAML: {error}") from error
+    tree = parse_yaml(text, name)
     if not isinstance(tree, dict):
         raise ValueError(f"{name} must hold a mapping such as 'model: {{name: resnet20}}'")
     return tree

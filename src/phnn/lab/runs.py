@@ -11,13 +11,16 @@ from typing import Any
 import yaml
 
 from phnn.io.atomic import write_text
+from phnn.lab import files
 from phnn.lab.recipe import PRIVATE, Recipe, Tree, build_recipe, differences, keep_known, merge
 
 CONFIG = "config.yaml"  # describes the run: its recipe, and a section `run`
 RESULT = "result.json"  # its outcome; written last
 FAILURE = "failure.json"  # what stopped it
+METRICS = "metrics.csv"  # a row for each epoch
 MODEL = "model.safetensors"
 LAST = "checkpoints/last.ckpt"
+PREVIOUS = "checkpoints/previous.ckpt"  # the one before it
 BEST = "checkpoints/best.ckpt"
 FORMAT = (1, 0)  # of config.yaml: newer minor versions load, other major versions do not
 _ASKED = "recipe.yaml"  # in folders from before format 1.0: the recipe that a comparison asked for
@@ -95,6 +98,8 @@ class Run:
             runs: The folder that holds the folders of the runs.
         """
         folder = runs / Path(row["folder"]).name  # never outside of `runs`
+        if folder.name in ("", "..") or folder == runs:
+            raise RunFolderError(f"{row['folder']!r} is not the folder of a run in {runs}")
         known = {name: row[name] for name in ("family", "variant", "seed", "result", "error")}
         recipe = _read_config(folder)[0] if (folder / CONFIG).is_file() else None
         return cls(folder, recipe=recipe, **known)
@@ -139,9 +144,15 @@ class Run:
         """
         result, failure = read_json(self.folder / RESULT), read_json(self.folder / FAILURE)
         if result is None:
-            return replace(self, result=None, error=failure and failure["error"])
+            return replace(self, result=None, error=failure and str(failure.get("error")))
         here = (self.folder / CONFIG).is_file()
-        changed = _compare_result(result, _read_config(self.folder)[0] if here else self.recipe)
+        tree = _read_config(self.folder)[0] if here else self.recipe
+        try:
+            changed = _compare_result(result, tree)
+        except (AttributeError, KeyError, TypeError) as damage:
+            raise RunFolderError(
+                f"{self.folder / RESULT} is damaged ({damage!r}); delete it and run again"
+            ) from damage
         if changed:
             error = f"{RESULT} belongs to another recipe ({'; '.join(changed)})"
             return replace(self, result=None, error=error)
@@ -177,7 +188,9 @@ def describe_network(recipe: Recipe) -> str:
         'resnet20 n=4'
     """
     name = f"{recipe.model.get('name', 'network')} {describe_layers(recipe.model)}"
-    return name if recipe.start is None else f"{name} from {name_start(recipe.start)}"
+    if recipe.start is not None:
+        name += f" from {name_start(recipe.start)}"
+    return name if recipe.distill is None else f"{name}, distilled"
 
 
 def describe_layers(model: Mapping[str, Any]) -> str:
@@ -197,8 +210,11 @@ def read_json(path: Path) -> Any:
     if not path.exists():
         return None
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+        content = files.read_json(path)
+        if not isinstance(content, dict):
+            raise files.FileError("it is no mapping")
+        return content
+    except files.FileError as error:
         raise RunFolderError(f"{path} is damaged ({error}); delete it and run again") from error
 
 
@@ -241,21 +257,22 @@ def public(recipe: Recipe) -> Tree:
     """Return a recipe without the folders of somebody's machine."""
     tree = recipe.to_dict()
     data = {key: value for key, value in recipe.data.items() if key not in PRIVATE}
-    return {**tree, "data": data, "start": recipe.start and name_start(recipe.start)}
+    names = {key: tree[key] and name_start(tree[key]) for key in ("start", "distill")}
+    return {**tree, "data": data, **names}
 
 
 def _read_config(folder: Path) -> tuple[Tree, Tree]:
     """Return the recipe and the section `run` of a description."""
     path = folder / CONFIG
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        tree = files.parse_yaml(files.read_text(path), path.name)
+    except files.FileError as error:
         raise _not_a_recipe(path, error) from error
     if not isinstance(tree, dict):
-        raise _not_a_recipe(path, "it is empty" if tree is None else "it is no mapping")
+        raise _not_a_recipe(path, "it is empty" if tree is None else "it is not a mapping")
     about = tree.pop("run", None) or {"began": _read_asked(folder)}
     if not isinstance(about, dict):
-        raise _not_a_recipe(path, f"run: {about!r} is no mapping")
+        raise _not_a_recipe(path, f"run: {about!r} is not a mapping")
     major, minor = _parse_format(path, about.get("format", "1.0"))
     if major != FORMAT[0]:
         raise RunFolderError(
@@ -269,7 +286,7 @@ def _parse_format(path: Path, text: object) -> tuple[int, int]:
     try:
         major, minor = map(int, str(text).split("."))
     except ValueError:
-        raise RunFolderError(f"{path} has format {text!r}, which is no version") from None
+        raise RunFolderError(f"{path} has format {text!r}, which is not a version") from None
     return major, minor
 
 
@@ -285,8 +302,8 @@ def _read_asked(folder: Path) -> Tree | None:
     if not path.exists():
         return None
     try:
-        return build_recipe(yaml.safe_load(path.read_text(encoding="utf-8"))).to_dict()
-    except (yaml.YAMLError, AttributeError, TypeError, ValueError) as error:
+        return build_recipe(files.parse_yaml(files.read_text(path), path.name)).to_dict()
+    except (AttributeError, TypeError, ValueError) as error:
         raise _not_a_recipe(path, error) from error
 
 

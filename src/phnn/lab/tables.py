@@ -7,7 +7,7 @@ import io
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
-from phnn._names import check_choices
+from phnn._names import check_choices, printable
 from phnn._tables import align
 
 Format = Literal["text", "markdown", "csv"]
@@ -38,7 +38,7 @@ def _write(cell: object) -> str:
 
 
 def _render_text(table: Sequence[Sequence[str]]) -> str:
-    return "\n".join(align(table))
+    return "\n".join(align([[printable(cell) for cell in row] for row in table]))
 
 
 def _render_markdown(table: Sequence[Sequence[str]]) -> str:

@@ -19,6 +19,7 @@ from phnn.lab.tasks.data import Data
 from phnn.lab.tasks.registry import find_task, list_tasks
 from phnn.lab.tasks.task import Answer, Task, resolve
 from phnn.lab.training.build import build_data
+from phnn.lab.training.sealing import check
 from phnn.models import Network, create_model
 
 
@@ -77,20 +78,24 @@ def load_trained(path: str | Path) -> Trained:
 def _load_checkpoint(path: Path) -> Trained:
     if not path.is_file():
         raise FileNotFoundError(f"there is no checkpoint {path}")
+    check(path)
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-        ours = checkpoint["phnn"]
-    except (RuntimeError, EOFError, KeyError, pickle.UnpicklingError) as error:
+        ours = dict(checkpoint)["phnn"]
+    except (RuntimeError, EOFError, KeyError, TypeError, pickle.UnpicklingError) as error:
         raise ValueError(
             f"{path} is damaged, or not a checkpoint of phnn train: {error}"
         ) from error
-    recipe = build_recipe(ours["recipe"])
-    layers = {name: spec and LayerSpec(**spec) for name, spec in ours["layers"].items()}
-    model = install_layers(create_model(**ours["config"]), layers)
-    assert isinstance(model, Network)
-    learner = resolve(find_task(recipe.task).learner)(model, recipe, ours["metadata"])
-    learner.load_weights(checkpoint)
-    metadata = {**ours["metadata"], **recipe.describe()}
+    try:
+        recipe = build_recipe(ours["recipe"])
+        layers = {name: spec and LayerSpec(**spec) for name, spec in ours["layers"].items()}
+        model = install_layers(create_model(**ours["config"]), layers)
+        assert isinstance(model, Network)
+        learner = resolve(find_task(recipe.task).learner)(model, recipe, ours["metadata"])
+        learner.load_weights(checkpoint)
+        metadata = {**ours["metadata"], **recipe.describe()}
+    except (AttributeError, KeyError, RuntimeError, TypeError) as error:
+        raise ValueError(f"{path} does not hold the network it describes: {error!r}") from error
     return Trained(learner.model.eval(), metadata, recipe)
 
 

@@ -21,6 +21,7 @@ from phnn.lab.tasks.images import (
     StreamBatches,
     augment,
     count_draws,
+    find_alternating,
     load_images,
     preprocess,
 )
@@ -136,6 +137,33 @@ class TestAugment:
             padded = nn.functional.pad(image, [4] * 4)
             assert torch.equal(result, padded[:, top : top + 6, left : left + 7])
 
+    def test_shift_mirrors_what_it_uncovers(self):
+        images = torch.randint(1, 256, (25, 3, 6, 7), dtype=torch.uint8)
+        draws = torch.cartesian_prod(torch.arange(5), torch.arange(5))
+        shifted = augment(images, draws, ["shift"])
+        for image, (top, left), result in zip(images, draws.tolist(), shifted, strict=True):
+            rows = [abs(r) if r < 6 else 10 - r for r in range(top - 2, top + 4)]
+            columns = [abs(c) if c < 7 else 12 - c for c in range(left - 2, left + 5)]
+            assert torch.equal(result, image[:, rows][:, :, columns])
+
+    def test_alternating_flips_show_both_sides_in_two_epochs(self):
+        names = ("shift", "alternating_flip")
+        plan = Plan(8, shuffle=True, draws=3, alternating=find_alternating(names))
+        batches = Batches(numbered(50), plan)
+        flips = []
+        for epoch in (0, 1, 2):
+            batches.set_epoch(epoch)
+            parts = [(batch.images[:, 0, 0, 0], batch.draws[:, 2] % 2) for batch in batches]
+            order, odd = (torch.cat(part) for part in zip(*parts, strict=True))
+            flips.append(odd[order.long().argsort()])
+        assert 10 < flips[0].sum() < 40
+        assert torch.equal(flips[1], 1 - flips[0])
+        assert torch.equal(flips[2], flips[0])
+
+    def test_alternating_flips_need_images_with_numbers(self):
+        with pytest.raises(ValueError, match="alternating_flip needs images in memory"):
+            ImageData("imagenet", validation=0, augment=("alternating_flip",))
+
     def test_flip_mirrors_the_even_draws(self):
         images = torch.randint(0, 256, (4, 3, 5, 6), dtype=torch.uint8)
         flipped = augment(images, torch.tensor([[0], [1], [2], [3]]), ["flip"])
@@ -186,6 +214,34 @@ class TestImageData:
         augmented, labels = data.on_after_batch_transfer(next(iter(data.train_dataloader())), 0)
         assert augmented.shape == (500, 3, 32, 32)
         assert labels.dtype == torch.int64
+
+    def test_rotations_are_classes(self):
+        plain, turned = (ImageData(batch_size=500, rotations=each) for each in (False, True))
+        for data in (plain, turned):
+            data.setup()
+        assert turned.num_classes == 40
+        assert turned.classes[:5] == ("0 0°", "0 90°", "0 180°", "0 270°", "1 0°")
+        for before, after in zip(plain.test_dataloader(), turned.test_dataloader(), strict=True):
+            angles = after.labels % 4
+            assert torch.equal(after.labels // 4, before.labels)
+            assert set(angles.tolist()) == {0, 1, 2, 3}
+            for image, result, angle in zip(before.images, after.images, angles, strict=True):
+                assert torch.equal(result, image.rot90(int(angle), (1, 2)))
+
+    @pytest.mark.parametrize("augment", ["flip", "alternating_flip"])
+    def test_rotations_and_flips_contradict_each_other(self, augment):
+        with pytest.raises(ValueError, match="mirrors images, which exchanges the classes"):
+            ImageData(rotations=True, augment=("shift", augment))
+
+    def test_a_sample_is_not_augmented(self):
+        data = ImageData(batch_size=100, augment=("crop",))
+        data.setup()
+        sample = data.sample(250)
+        assert sample.shape == (250, 3, 32, 32)
+        batch = next(iter(data.train_dataloader()))
+        assert torch.equal(
+            sample[:100], data.on_after_batch_transfer(batch._replace(draws=None), 0)[0]
+        )
 
     def test_without_validation_all_training_data_are_used(self, tmp_path):
         data = ImageData("mine", write_folders(tmp_path / "data"), validation=0)

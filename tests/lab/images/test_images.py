@@ -242,13 +242,25 @@ class TestCache:
         assert load_images("mine", root).train.images[0, 0].unique().tolist() == [255]
         assert len(list(cache.iterdir())) == 3
 
-    def test_damaged_cache_is_made_anew(self, tmp_path, cache, caplog):
+    @pytest.mark.parametrize("damage", ["truncated", *range(20)])
+    def test_damaged_cache_is_made_anew(self, tmp_path, cache, caplog, damage):
         root = write_folders(tmp_path / "data")
         first = load_images("mine", root)
         (file,) = cache.iterdir()
-        file.write_bytes(file.read_bytes()[:100])
-        assert torch.equal(load_images("mine", root).train.images, first.train.images)
+        content = bytearray(file.read_bytes())
+        if damage == "truncated":
+            del content[100:]
+        else:  # one bit, anywhere
+            content[(damage * len(content)) // 20] ^= 1 << damage % 8
+        file.write_bytes(content)
+        again = load_images("mine", root)
+        assert torch.equal(again.train.images, first.train.images)
+        assert torch.equal(again.train.labels, first.train.labels)
+        assert again.train.classes == first.train.classes
         assert "is damaged" in caplog.text
+        caplog.clear()
+        load_images("mine", root)
+        assert not caplog.text
 
     def test_unwritable_cache_does_not_stop_the_run(self, tmp_path, cache, caplog):
         cache.write_text("a file where the folder should be")

@@ -15,10 +15,10 @@ from phnn.lab.reports.algebras import choose_spread, draw_algebras, list_learned
 from phnn.lab.reports.bubbles import draw_bubbles
 from phnn.lab.reports.curves import draw_curves, list_quantities, read_curve
 from phnn.lab.reports.kronecker import draw_kronecker
-from phnn.lab.reports.lines import Line, Spread
 from phnn.lab.reports.multiplication import draw_nested_tables, draw_tables
 from phnn.lab.reports.sizes import draw_sizes
 from phnn.lab.reports.successes import count_successes, draw_successes, gather_contests
+from phnn.lab.reports.summaries import Spread, Summary
 from phnn.lab.tasks import Score
 from phnn.lab.tasks.images import IMAGES
 
@@ -141,14 +141,14 @@ def test_contests_are_between_all_variants(higher, best):
     assert max(contest, key=contest.get) == best
 
 
-def line(variant, **values):
+def summary(variant, **values):
     scores = {score.name: Spread(50, 1) for score in IMAGES.scores}
-    return Line("family", variant, IMAGES, (0,), 0, 0, scores=scores, **values)
+    return Summary("family", variant, IMAGES, (0,), 0, 0, scores=scores, **values)
 
 
 def test_bubbles():
-    lines = [line("real", parameters=100), line("n=4", parameters=25)]
-    figure = draw_bubbles("title", [*lines, Line("family", "n=2", IMAGES, (), 0, 1)])
+    summaries = [summary("real", parameters=100), summary("n=4", parameters=25)]
+    figure = draw_bubbles("title", [*summaries, Summary("family", "n=2", IMAGES, (), 0, 1)])
     assert figure.axes[0].get_xlabel() == "parameters"
     assert "n=4  50.00 ± 1.00 %" in texts(figure)
     assert not any(text.startswith("n=2") for text in texts(figure))
@@ -157,8 +157,8 @@ def test_bubbles():
 def test_sizes():
     figure = draw_sizes(
         [
-            line("real", parameters=100, storage_mb=1.0, parameters_percent=100.0),
-            line("n=4", parameters=25, storage_mb=0.25, parameters_percent=25.0),
+            summary("real", parameters=100, storage_mb=1.0, parameters_percent=100.0),
+            summary("n=4", parameters=25, storage_mb=0.25, parameters_percent=25.0),
         ],
         "title",
     )

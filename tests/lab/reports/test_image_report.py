@@ -9,8 +9,8 @@ from torch import nn
 import phnn
 from helpers.figures import overlaps, texts
 from phnn.lab.recipe import build_recipe
+from phnn.lab.reports.loader import CachingRunLoader
 from phnn.lab.reports.results import read_results
-from phnn.lab.reports.shelf import Shelf
 from phnn.lab.tasks.images.report.answers import (
     FILE,
     Answers,
@@ -36,7 +36,7 @@ def real_run(results):
 
 
 def answer(run, overrides=None):
-    return find_answers(run, Shelf(overrides), lambda text: None)
+    return find_answers(run, CachingRunLoader(overrides), lambda text: None)
 
 
 def test_answers_are_the_networks(results):
@@ -133,8 +133,8 @@ def test_of_many_classes_the_worst_and_the_best_are_listed(tmp_path):
     run = SimpleNamespace(
         family="f", variant="real", name="f real", folder=tmp_path, result={}, has_model=True
     )
-    shelf = SimpleNamespace(digest=lambda run: "x")
-    section = next(sections([run], shelf, lambda text: None))
+    loader = SimpleNamespace(digest=lambda run: "x")
+    section = next(sections([run], loader, lambda text: None))
     (table,) = (element for element in section.elements if element.kind == "table")
     head, rows = table.content
     assert head == ["class (the 10 worst and the 10 best)", "images", "real"]

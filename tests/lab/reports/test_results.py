@@ -32,11 +32,11 @@ def test_a_run_that_started_from_another_network_is_not_called_real(results):
 def test_lines_survive_the_file(results):
     read_back = read_results(results)
     (row, *_) = json.loads((results / "results.json").read_text())["table"]
-    line = read_back.lines[0]
-    assert line.to_row() == {**row, "seeds": tuple(row["seeds"])}
-    assert line.score is not None
-    assert line.score.mean == 75
-    assert read_back.lines[3].score is None
+    summary = read_back.summaries[0]
+    assert summary.to_row() == {**row, "seeds": tuple(row["seeds"])}
+    assert summary.score is not None
+    assert summary.score.mean == 75
+    assert read_back.summaries[3].score is None
     assert [run.variant for run in find_trained(read_back.runs)] == ["real", "n=2"]
     (results / "runs/tiny-real-seed0/model.safetensors").unlink()
     assert [run.variant for run in find_trained(read_back.runs)] == ["n=2"]

@@ -61,8 +61,8 @@ def data():
 
 
 @pytest.fixture
-def shelf(data):
-    return SimpleNamespace(open=lambda run: (FirstClass(), data))
+def loader(data):
+    return SimpleNamespace(load=lambda run: (FirstClass(), data))
 
 
 @pytest.fixture
@@ -83,9 +83,9 @@ def runs():
     ]
 
 
-def test_sections(runs, shelf, data):
+def test_sections(runs, loader, data):
     told = []
-    radar, events = sections(runs, shelf, told.append)
+    radar, events = sections(runs, loader, told.append)
     assert [radar.key, events.key] == ["radar", "events"]
     assert told == ["testing the networks on some recordings"]
     _, gallery = events.elements
@@ -100,8 +100,8 @@ def test_sections(runs, shelf, data):
     assert data.read == 4  # no more recordings than are shown
 
 
-def test_figures(runs, shelf):
-    pictures = {picture.name: picture.figure for picture in figures(runs, shelf, print)}
+def test_figures(runs, loader):
+    pictures = {picture.name: picture.figure for picture in figures(runs, loader, print)}
     assert list(pictures)[:2] == ["radar-tiny", "spectrograms-tiny"]
     roll = pictures["events-tiny-real-0-1"].axes[0].images[0].get_array()
     assert roll.tolist() == [[3, 3], [2, 2]]  # false alarms of the first class, the second missed
@@ -111,15 +111,15 @@ def test_without_the_recordings_the_radar_is_there(runs):
     def refuse(run):
         raise DataMissingError("gone")
 
-    found = sections(runs, SimpleNamespace(open=refuse), lambda text: None)
+    found = sections(runs, SimpleNamespace(load=refuse), lambda text: None)
     assert next(found).key == "radar"
     with pytest.raises(DataMissingError, match="gone"):
         next(found)
 
 
-def test_one_variant_has_no_radar(runs, shelf):
-    assert [section.key for section in sections(runs[:1], shelf, print)] == ["events"]
-    assert list(sections(runs[2:3], shelf, print)) == []
+def test_one_variant_has_no_radar(runs, loader):
+    assert [section.key for section in sections(runs[:1], loader, print)] == ["events"]
+    assert list(sections(runs[2:3], loader, print)) == []
 
 
 def test_radar_is_larger_where_things_are_better():

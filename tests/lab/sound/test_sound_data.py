@@ -98,6 +98,22 @@ class TestCache:
         found = read_split(open_data(root), "test")
         assert torch.equal(found[0], expected[0])
 
+    @pytest.mark.parametrize("file", ["features.npy", "sums.npy", "digests.npy", "index.json"])
+    def test_a_flipped_bit(self, root, file, monkeypatch, caplog):
+        expected = read_split(open_data(root), "test")
+        calls = self.count_work(monkeypatch)
+        for folder in (root / ".phnn-cache").iterdir():
+            content = bytearray((folder / file).read_bytes())
+            content[-9] ^= 4
+            (folder / file).write_bytes(content)
+        found = read_split(open_data(root), "test")
+        assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+        assert "are damaged" in caplog.text
+        # one recording of each split, or all when it is not known which
+        assert len(calls) == (2 if file in ("features.npy", "sums.npy") else 7)
+        open_data(root)
+        assert len(calls) <= 7  # nothing is made a third time
+
     def test_nowhere_to_write(self, root, tmp_path):
         (tmp_path / "file").touch()
         with pytest.raises(OSError, match="give another folder with cache="):

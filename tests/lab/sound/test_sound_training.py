@@ -215,7 +215,7 @@ def test_predict_a_longer_recording(run, tmp_path, capsys):
     ("name", "rate", "channels", "message"),
     [
         ("x_A.wav", RATE, 4, "there is no x_B.wav beside"),
-        ("x_B.wav", RATE, 4, "called NAME_A.wav"),
+        ("x_B.wav", RATE, 4, "the first, NAME_A.wav"),
         ("x_AB.wav", 16000, 4, "trained at 8000 Hz in 4 channels"),
         ("x_AB.wav", RATE, 1, "trained at 8000 Hz in 4 channels"),
         ("nothing.wav", None, None, "there is no recording"),

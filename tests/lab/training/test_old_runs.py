@@ -44,7 +44,7 @@ def test_they_are_reported(old):
     assert [run.status for run in results.runs] == ["finished", "waiting"]
     assert results.runs[0].recipe["model"]["name"] == "vgg11"
     alone = read_results(old / "runs" / "tiny-real-seed0")
-    assert alone.lines[0].parameters == results.lines[0].parameters == 1230
+    assert alone.summaries[0].parameters == results.summaries[0].parameters == 1230
 
 
 def test_they_continue(old, monkeypatch, capsys):

@@ -6,10 +6,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import phnn
 from helpers.training import assert_same_run, rows, run
-from phnn.lab.recipe import merge
+from phnn.lab.recipe import build_recipe, merge
+from phnn.lab.tasks.images.classifier import Classifier
 from phnn.lab.tasks.learner import Learner
+from phnn.lab.trained import load_trained
 from phnn.lab.training import RunFolderError, fitting
+from phnn.lab.training.build import build_data
+from phnn.models import create_model
 
 
 class CrashError(Exception):
@@ -155,3 +160,68 @@ def test_averages(tiny, tmp_path, monkeypatch, kind):
         else:
             expected = torch.stack(weights[round(0.5 * len(weights)) :]).mean(0)
         torch.testing.assert_close(saved[name].double(), expected, rtol=1e-4, atol=1e-6)
+
+
+# --- options of the learner ----------------------------------------------------------------------
+
+
+def test_flips_in_tests_average_an_image_and_its_mirror_image(tiny, tmp_path):
+    run(merge(tiny, {"learner": {"test_flips": True}}), tmp_path)
+    trained = load_trained(tmp_path)
+    learner = Classifier(trained.model, trained.recipe, trained.metadata).eval()
+    images = torch.randn(3, 3, 32, 32)
+    with torch.no_grad():
+        wanted = (trained.model(images) + trained.model(images.flip(3))) / 2
+        torch.testing.assert_close(learner.infer(images), wanted)
+        torch.testing.assert_close(learner(images), trained.model(images))
+
+
+def test_labels_are_smoothed_in_training_alone(tiny):
+    recipe = build_recipe(merge(tiny, {"learner": {"label_smoothing": 0.2}}))
+    learner = Classifier(create_model(**recipe.model), recipe, {"classes": ["dark", "light"]})
+    outputs, targets = torch.tensor([[3.0, 1.0]]), torch.tensor([0])
+    plain, wrong = (torch.tensor(value).exp().log1p() for value in (-2.0, 2.0))
+    torch.testing.assert_close(learner.train().loss(outputs, targets), 0.9 * plain + 0.1 * wrong)
+    torch.testing.assert_close(learner.eval().loss(outputs, targets), plain)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"label_smoothing": 1.5}, r"learner\.label_smoothing=1\.5 must be at least 0 and below 1"),
+        (
+            {"label_smothing": 0.1},
+            "unknown learner option 'label_smothing'; did you mean label_smo",
+        ),
+    ],
+)
+def test_mistakes_in_learner_options_are_named(tiny, tmp_path, options, message):
+    with pytest.raises(ValueError, match=message):
+        run(merge(tiny, {"learner": options}), tmp_path)
+
+
+def test_a_network_that_whitens_takes_its_filters_from_the_training_images(tiny, tmp_path):
+    network = {"model": {"name": "cifarnet", "widths": [4, 4, 4], "n": 2}}
+    tree = {**merge(tiny, {"trainer": {"max_epochs": 1}}), **network}
+    run(tree, tmp_path)
+    data = build_data(build_recipe(tree))
+    trained = load_trained(tmp_path).model
+    expected = create_model("cifarnet", widths=[4, 4, 4], n=2)
+    expected.whiten(data.sample(5000))
+    assert torch.equal(trained.whitening.weight, expected.whitening.weight)
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_pruned_weights_stay_zero_if_they_shall(tiny, tmp_path, keep):
+    run(tiny, tmp_path / "first")
+    model = load_trained(tmp_path / "first").model
+    pruned = model.features[1].F
+    with torch.no_grad():
+        pruned[::2] = 0
+    phnn.save(model, tmp_path / "pruned.safetensors", metadata=model.phnn_metadata)
+    optimizer = {"keep_zeros": keep}
+    run(tiny, tmp_path / "again", start=str(tmp_path / "pruned.safetensors"), optimizer=optimizer)
+    trained = load_trained(tmp_path / "again").model.features[1].F
+    assert trained[1::2].all()
+    assert not torch.equal(trained[1::2], pruned[1::2])
+    assert bool(trained[::2].any()) is not keep

@@ -65,7 +65,10 @@ def test_a_newer_minor_version_loads(ended, tiny):
 
 @pytest.mark.parametrize(
     ("version", "message"),
-    [("2.0", "has format 2.0, and this version of phnn reads format 1 alone"), ("x", "no version")],
+    [
+        ("2.0", "has format 2.0, and this version of phnn reads format 1 alone"),
+        ("x", "which is not a version"),
+    ],
 )
 def test_an_unknown_major_version_is_refused(ended, tiny, version, message):
     tree = describe(ended)

@@ -128,6 +128,6 @@ def test_a_killed_comparison_continues(comparison, tmp_path):
 
 
 def test_two_comparisons_in_one_folder(tmp_path):
-    refused = pytest.raises(RunFolderError, match="another comparison is at work in")
+    refused = pytest.raises(RunFolderError, match="another comparison is running in")
     with FileLock(tmp_path / ".lock"), refused, hold(tmp_path):
         raise AssertionError("never held twice")

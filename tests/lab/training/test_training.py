@@ -15,12 +15,20 @@ from safetensors.torch import load_file
 
 import phnn.io
 from helpers.training import assert_same_run, rows, run
-from phnn.lab.recipe import ScheduleOptions, build_recipe, list_recipes, merge, read_recipe
+from phnn.lab.recipe import (
+    OptimizerOptions,
+    ScheduleOptions,
+    build_recipe,
+    list_recipes,
+    merge,
+    read_recipe,
+)
 from phnn.lab.runs import BEST, LAST
 from phnn.lab.tasks import optimization
 from phnn.lab.tasks.learner import Learner
 from phnn.lab.training import NonFiniteLossError, RunFolderError, check_recipe, checkpoints
 from phnn.lab.training.build import build_data, build_learner
+from phnn.nn import PHLinear
 
 WORKER = Path(__file__).parents[2] / "helpers" / "train_worker.py"
 
@@ -391,11 +399,31 @@ def test_base(tmp_path):
         (ScheduleOptions("step", every=1, factor=0.5), [1, 1, 0.5, 0.5, 0.25, 0.25]),
         (ScheduleOptions("constant"), [1] * 6),
         (ScheduleOptions("onecycle", warmup=0.5), [0.04, 0.28, 0.76, 1, 0.75, 0.25]),
+        (
+            ScheduleOptions("triangular", warmup=1 / 3, start=0.2, end=0.1),
+            [0.2, 0.6, 1, 0.775, 0.55, 0.325],
+        ),
     ],
 )
 def test_schedules(schedule, expected):
     rates = [optimization.rate(schedule, step, steps=2, epochs=3) for step in range(6)]
     assert rates == pytest.approx(expected)
+
+
+def test_decay_that_does_not_depend_on_the_rate():
+    options = OptimizerOptions(
+        lr=2.0, algebra_scale=4, weight_decay=1e-3, decoupled=True, momentum=0.0
+    )
+    layer = PHLinear(4, 4, n=2)
+    optimizer = optimization.make_optimizer(layer, options)
+    before = [parameter.detach().clone() for parameter in layer.parameters()]
+    for parameter in layer.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    for old, new in zip(before, layer.parameters(), strict=True):
+        torch.testing.assert_close(new.detach(), (1 - 1e-3) * old)
+    with pytest.raises(ValueError, match=r"decoupled is for sgd and adamw"):
+        OptimizerOptions(name="adam", decoupled=True)
 
 
 def test_import_is_light():

@@ -113,7 +113,7 @@ def _label_families(families: Mapping[Any, Any]) -> dict[Any, str]:
 def _check_twice(what: str, values: list[Any]) -> None:
     twice = [value for value, count in Counter(values).items() if count > 1]
     if twice:
-        raise ValueError(f"the {what} {twice[0]} is there twice; give each one once")
+        raise ValueError(f"the {what} {twice[0]} appears twice; give each one once")
 
 
 def _common_task(variants: list[Variant]) -> Task:

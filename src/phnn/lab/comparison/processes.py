@@ -13,8 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from time import sleep
 
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
+from phnn.lab.files import lock
 from phnn.lab.recipe import build_recipe
 from phnn.lab.runs import Run, RunFolderError, check_folder
 
@@ -32,12 +33,12 @@ def hold(out: Path) -> Iterator[None]:
     """
     out.mkdir(parents=True, exist_ok=True)
     try:
-        lock = FileLock(out / ".lock").acquire(timeout=0)
+        held = lock(out / ".lock", 0)
     except Timeout:
         raise RunFolderError(
-            f"another comparison is at work in {out}; wait for it, or give another --out"
+            f"another comparison is running in {out}; wait for it, or give another --out"
         ) from None
-    with lock:
+    with held:
         yield
 
 

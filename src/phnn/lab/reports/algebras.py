@@ -32,7 +32,7 @@ def show_algebras(runs: Sequence[Run], say: Say) -> Section | None:
 
     Args:
         runs: Runs with a saved network.
-        say: Is told what takes a while.
+        say: Called with a message before each slow step.
     """
     pictures = list(draw_learned(runs))
     if not pictures:

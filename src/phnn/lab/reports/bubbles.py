@@ -8,7 +8,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from phnn.lab.drawing import assign_colours
-from phnn.lab.reports.lines import Line
+from phnn.lab.reports.summaries import Summary
 from phnn.lab.reports.tables import format_score
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ LARGEST = 900.0  # area of the largest bubble in square points
 LABEL_GAP = 0.085  # between two labels, as a share of the height of a panel
 
 
-def draw_bubbles(title: str, lines: Sequence[Line]) -> Figure:
+def draw_bubbles(title: str, summaries: Sequence[Summary]) -> Figure:
     """Draw scores against parameters, one panel for each recipe.
 
     The area of a bubble is proportional to the parameters. Bars show the standard deviation over
@@ -28,20 +28,20 @@ def draw_bubbles(title: str, lines: Sequence[Line]) -> Figure:
 
     Args:
         title: The title of the figure.
-        lines: The table. Lines without a result are left out, one at least must have a result.
+        summaries: The table. Variants without a result are left out; at least one must have one.
     """
     from matplotlib.figure import Figure
 
-    known = [line for line in lines if line.score is not None]
-    families = list(dict.fromkeys(line.family for line in known))
-    colours = assign_colours(line.variant for line in lines)
+    known = [summary for summary in summaries if summary.score is not None]
+    families = list(dict.fromkeys(summary.family for summary in known))
+    colours = assign_colours(summary.variant for summary in summaries)
     columns = min(COLUMNS, math.ceil(math.sqrt(len(families))))
     rows = math.ceil(len(families) / columns)
     figure = Figure(figsize=(1 + 5.4 * columns, 0.6 + 3.8 * rows), layout="constrained")
     figure.suptitle(title)
     panels = figure.subplots(rows, columns, squeeze=False).flat
     for panel, family in zip_longest(panels, families):
-        members = [line for line in known if line.family == family]
+        members = [summary for summary in known if summary.family == family]
         if members:
             _draw_panel(panel, members, colours)
         else:
@@ -49,50 +49,50 @@ def draw_bubbles(title: str, lines: Sequence[Line]) -> Figure:
     return figure
 
 
-def _draw_panel(panel: Axes, lines: Sequence[Line], colours: dict[str, str]) -> None:
+def _draw_panel(panel: Axes, summaries: Sequence[Summary], colours: dict[str, str]) -> None:
     from matplotlib.ticker import EngFormatter
 
-    largest = max(_locate(line)[0] for line in lines)
-    for line in lines:
-        (x, y), colour = _locate(line), colours[line.variant]
-        panel.errorbar(x, y, line.score and line.score.std, color=colour, capsize=4, zorder=2)
+    largest = max(_locate(summary)[0] for summary in summaries)
+    for summary in summaries:
+        (x, y), colour = _locate(summary), colours[summary.variant]
+        panel.errorbar(x, y, summary.score and summary.score.std, color=colour, capsize=4, zorder=2)
         panel.scatter(x, y, s=LARGEST * x / largest, color=colour, alpha=0.75, zorder=3)
-    score = lines[0].task.primary
-    whole = lines[0].conv_parameters is None
-    panel.set_title(lines[0].family, fontsize="medium")
+    score = summaries[0].task.primary
+    whole = summaries[0].conv_parameters is None
+    panel.set_title(summaries[0].family, fontsize="medium")
     panel.set_xlabel("parameters" if whole else "parameters of the convolutions")
     panel.set_ylabel(f"test {score.label}" + (f" ({score.unit})" if score.unit else ""))
     panel.set_xlim(0, 1.15 * largest)
     panel.margins(y=0.2)
     panel.xaxis.set_major_formatter(EngFormatter())
     panel.grid(alpha=0.3)
-    _label(panel, lines, colours)
+    _label(panel, summaries, colours)
 
 
-def _locate(line: Line) -> tuple[int, float]:
+def _locate(summary: Summary) -> tuple[int, float]:
     """Return the parameters that distinguish the variants, and the score."""
-    assert line.score is not None  # lines without a result are not drawn
-    whole = line.conv_parameters is None
-    return (line.parameters if whole else line.conv_parameters) or 0, line.score.mean
+    assert summary.score is not None  # summaries without a result are not drawn
+    whole = summary.conv_parameters is None
+    return (summary.parameters if whole else summary.conv_parameters) or 0, summary.score.mean
 
 
-def _label(panel: Axes, lines: Sequence[Line], colours: dict[str, str]) -> None:
+def _label(panel: Axes, summaries: Sequence[Summary], colours: dict[str, str]) -> None:
     """Write the names in a column at the right, each with a line to its bubble."""
     bottom, top = panel.get_ylim()
-    score = lines[0].task.primary
-    ordered = sorted(lines, key=lambda line: _locate(line)[1])
-    wanted = [(_locate(line)[1] - bottom) / (top - bottom) for line in ordered]
-    for line, height in zip(ordered, spread_out(wanted, LABEL_GAP), strict=True):
+    score = summaries[0].task.primary
+    ordered = sorted(summaries, key=lambda summary: _locate(summary)[1])
+    wanted = [(_locate(summary)[1] - bottom) / (top - bottom) for summary in ordered]
+    for summary, height in zip(ordered, spread_out(wanted, LABEL_GAP), strict=True):
         panel.annotate(
-            f"{line.variant}  {format_score(line, score)} {score.unit}".rstrip(),
-            xy=_locate(line),
+            f"{summary.variant}  {format_score(summary, score)} {score.unit}".rstrip(),
+            xy=_locate(summary),
             xytext=(1.03, height),
             textcoords="axes fraction",
             va="center",
             arrowprops={
                 "arrowstyle": "-",
                 "relpos": (0, 0.5),
-                "color": colours[line.variant],
+                "color": colours[summary.variant],
                 "alpha": 0.5,
             },
         )

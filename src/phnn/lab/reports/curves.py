@@ -11,13 +11,13 @@ from phnn.lab import pages
 from phnn.lab.drawing import Picture, assign_colours
 from phnn.lab.pages import Section
 from phnn.lab.reports.results import Results
+from phnn.lab.runs import METRICS
 from phnn.lab.tasks import Score
 from phnn.lab.tasks.report import group_families
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-METRICS = "metrics.csv"  # in the folder of a run
 # the line style and the name of each split
 SPLITS: dict[str, tuple[Literal[":", "-"], str]] = {
     "train": (":", "training split"),

@@ -1,4 +1,4 @@
-"""The paper's figures, drawn from our own runs."""
+"""The figure files that `phnn figures` writes."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from phnn.lab.recipe import Tree
 from phnn.lab.reports.algebras import draw_learned
 from phnn.lab.reports.curves import draw_families
 from phnn.lab.reports.kronecker import draw_kronecker
+from phnn.lab.reports.loader import CachingRunLoader
 from phnn.lab.reports.multiplication import draw_nested_tables, draw_tables
 from phnn.lab.reports.results import Results, read_results
 from phnn.lab.reports.scores import draw_scores
-from phnn.lab.reports.shelf import Shelf
 from phnn.lab.tasks.report import DataMissingError, Say, find_trained
 from phnn.lab.tasks.task import resolve
 
@@ -27,7 +27,7 @@ def draw_figures(
         folder: The folder of a comparison or a run; None for the figures that need no run.
         out: The folder of the figures.
         overrides: Parts of the recipes to replace, such as the folder of the data.
-        say: Is told what takes a while, and what cannot be drawn.
+        say: Called with a message before each slow step, and for each missing figure.
 
     Returns:
         The paths of the files.
@@ -36,7 +36,7 @@ def draw_figures(
     if folder is None:
         pictures = _draw_rules()
     else:
-        pictures = _draw_results(read_results(folder), Shelf(overrides), say)
+        pictures = _draw_results(read_results(folder), CachingRunLoader(overrides), say)
     return [path for drawn in pictures for path in save_figure(drawn.figure, out, drawn.name)]
 
 
@@ -55,12 +55,12 @@ def _draw_rules() -> Iterator[Picture]:
     )
 
 
-def _draw_results(results: Results, shelf: Shelf, say: Say) -> Iterator[Picture]:
+def _draw_results(results: Results, loader: CachingRunLoader, say: Say) -> Iterator[Picture]:
     yield from draw_scores(results)
     yield from draw_families(results)
     yield from draw_learned(find_trained(results.runs))
     try:
         if results.task.figures is not None:
-            yield from resolve(results.task.figures)(results.runs, shelf, say)
+            yield from resolve(results.task.figures)(results.runs, loader, say)
     except DataMissingError as error:
         say(f"figures that need the data are missing: {error}")

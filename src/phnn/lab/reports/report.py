@@ -11,10 +11,10 @@ from phnn.lab.pages import Section, render_page
 from phnn.lab.recipe import Tree
 from phnn.lab.reports.algebras import show_algebras
 from phnn.lab.reports.curves import show_curves
-from phnn.lab.reports.origin import show_origin, show_runs
+from phnn.lab.reports.loader import CachingRunLoader
+from phnn.lab.reports.provenance import show_provenance, show_runs
 from phnn.lab.reports.results import Results, read_results
 from phnn.lab.reports.scores import show_scores, show_table
-from phnn.lab.reports.shelf import Shelf
 from phnn.lab.runs import MODEL
 from phnn.lab.tasks.report import DataMissingError, Say, find_trained
 from phnn.lab.tasks.task import resolve
@@ -34,13 +34,13 @@ def write_report(
         folder: The folder of a comparison or a run.
         out: The file; report.html in the folder by default.
         overrides: Parts of the recipes to replace, such as the folder of the data.
-        say: Is told what takes a while.
+        say: Called with a message before each slow step.
 
     Returns:
         The path of the file.
     """
     results = read_results(folder)
-    sections = _make_sections(results, Shelf(overrides), say or (lambda text: None))
+    sections = _make_sections(results, CachingRunLoader(overrides), say or (lambda text: None))
     ended = sum(run.result is not None for run in results.runs)
     about = f"{results.name}: {ended} of {len(results.runs)} runs have ended."
     out = folder / REPORT if out is None else out
@@ -49,14 +49,14 @@ def write_report(
     return out
 
 
-def _make_sections(results: Results, shelf: Shelf, say: Say) -> Iterator[Section]:
+def _make_sections(results: Results, loader: CachingRunLoader, say: Say) -> Iterator[Section]:
     yield show_table(results)
     yield show_scores(results)
     yield show_curves(results)
     trained = find_trained(results.runs)
     try:
         if results.task.sections is not None:
-            yield from resolve(results.task.sections)(results.runs, shelf, say)
+            yield from resolve(results.task.sections)(results.runs, loader, say)
     except DataMissingError as error:
         yield Section("missing", "Sections that need the data", [pages.note(f"Missing: {error}.")])
     if not trained and any(run.result is not None for run in results.runs):
@@ -66,4 +66,4 @@ def _make_sections(results: Results, shelf: Shelf, say: Say) -> Iterator[Section
     if algebras is not None:
         yield algebras
     yield show_runs(results)
-    yield show_origin(results)
+    yield show_provenance(results)

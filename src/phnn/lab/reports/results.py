@@ -1,16 +1,16 @@
-"""Read the folder of a comparison or a run."""
+"""The results of a comparison or a run, read from its folder."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from phnn.lab.reports.lines import Line, make_line
+from phnn.lab.files import FileError, read_json
+from phnn.lab.paper.emissions import POWER
+from phnn.lab.reports.summaries import Summary, summarize_variant
 from phnn.lab.reports.tables import RESULTS
 from phnn.lab.runs import CONFIG, Run
 from phnn.lab.tasks import Task, find_task
-from phnn.lab.training.energy import PAPER_POWER
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Results:
         task: The task of the networks.
         command: The command that repeats the runs; empty when it is not known.
         power: The power in watts behind the paper's estimate of CO2.
-        lines: The table.
+        summaries: The table.
         runs: All runs, also those that have not ended.
     """
 
@@ -32,7 +32,7 @@ class Results:
     task: Task
     command: str
     power: float
-    lines: list[Line]
+    summaries: list[Summary]
     runs: list[Run]
 
 
@@ -49,7 +49,7 @@ def read_results(folder: Path) -> Results:
     if (folder / RESULTS).is_file():
         try:
             return _read_comparison(folder)
-        except (KeyError, TypeError, json.JSONDecodeError) as error:
+        except (AttributeError, KeyError, TypeError, FileError) as error:
             raise ValueError(
                 f"{folder / RESULTS} is damaged or from another version of phnn ({error!r}); run "
                 "phnn compare again, which rewrites it without repeating finished runs"
@@ -63,14 +63,14 @@ def read_results(folder: Path) -> Results:
 
 
 def _read_comparison(folder: Path) -> Results:
-    content = json.loads((folder / RESULTS).read_text(encoding="utf-8"))
+    content = read_json(folder / RESULTS)
     return Results(
         name=content["comparison"],
         title=content["title"],
         task=find_task(content["task"]),
         command=content["command"],
         power=content["power"],
-        lines=[Line.from_row(row) for row in content["table"]],
+        summaries=[Summary.from_row(row) for row in content["table"]],
         runs=[Run.from_row(row, folder / "runs") for row in content["runs"]],
     )
 
@@ -84,7 +84,7 @@ def _read_run(folder: Path) -> Results:
         title=f"{run.variant} on {run.family}",
         task=task,
         command=(run.result or {}).get("command", ""),
-        power=PAPER_POWER,
-        lines=[make_line(task, run.family, run.variant, [run])],
+        power=POWER,
+        summaries=[summarize_variant(task, run.family, run.variant, [run])],
         runs=[run],
     )

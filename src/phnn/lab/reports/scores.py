@@ -1,4 +1,4 @@
-"""The table of a report, and the figures that show it."""
+"""The scores in a report, as a table and as figures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from phnn.lab.reports.tables import explain_columns, tabulate
 
 def show_table(results: Results) -> Section:
     """Return the section with the table."""
-    head, *rows = tabulate(results.lines)
+    head, *rows = tabulate(results.summaries)
     explained = pages.paragraph(explain_columns(results.task, results.power))
     elements = [pages.table(head, rows), pages.fold("What the columns mean", explained)]
     return Section("results", "Results", elements)
@@ -31,19 +31,19 @@ def show_scores(results: Results) -> Section:
 
 def draw_scores(results: Results) -> Iterator[Picture]:
     """Yield the figures of the table; none before a run has ended."""
-    known = [line for line in results.lines if line.seeds]
+    known = [summary for summary in results.summaries if summary.seeds]
     score = results.task.primary
     if len(known) > 1:  # one bubble alone compares nothing
         yield Picture(
             "bubble",
-            draw_bubbles(f"Test {score.label} against parameters", results.lines),
+            draw_bubbles(f"Test {score.label} against parameters", results.summaries),
             f"The test {score.label} of each variant against its parameters. The area of a bubble "
             "is proportional to the parameters, bars show the standard deviation over the seeds.",
         )
-    for family in dict.fromkeys(line.family for line in known):
-        lines = [line for line in results.lines if line.family == family]
+    for family in dict.fromkeys(summary.family for summary in known):
+        summaries = [summary for summary in results.summaries if summary.family == family]
         caption = f"{family}: parameters, and the size of the saved network."
-        yield Picture(f"sizes-{family}", draw_sizes(lines, family), caption)
+        yield Picture(f"sizes-{family}", draw_sizes(summaries, family), caption)
     contests = gather_contests(results.runs, score)
     if len(contests) > 1:
         yield Picture(

@@ -1,4 +1,4 @@
-"""The table of a comparison, for the terminal and as files."""
+"""The table of a comparison, as text and as files."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from pathlib import Path
 
 from phnn.io.atomic import write_text
 from phnn.lab.comparison import Comparison
-from phnn.lab.reports.lines import Line, summarize
+from phnn.lab.paper.emissions import INTENSITY, POWER
+from phnn.lab.reports.summaries import Summary, summarize
 from phnn.lab.runs import Run
 from phnn.lab.tables import render
 from phnn.lab.tasks import Score, Task
-from phnn.lab.training.energy import PAPER_INTENSITY, PAPER_POWER
 
 RESULTS = "results.json"
 
 
-def render_text(lines: Sequence[Line]) -> str:
+def render_text(summaries: Sequence[Summary]) -> str:
     """Return the table for the terminal."""
-    head, *rows = tabulate(lines)
+    head, *rows = tabulate(summaries)
     return render(head, rows)
 
 
@@ -27,7 +27,7 @@ def write_tables(
     comparison: Comparison,
     runs: Sequence[Run],
     out: Path,
-    power: float = PAPER_POWER,
+    power: float = POWER,
     command: str = "",
 ) -> list[Path]:
     """Write the table as results.csv, results.json and results.md.
@@ -42,8 +42,8 @@ def write_tables(
     Returns:
         The paths of the files.
     """
-    lines = summarize(comparison, runs, power)
-    table = [line.to_row() for line in lines]
+    summaries = summarize(comparison, runs, power)
+    table = [summary.to_row() for summary in summaries]
     content = {
         "comparison": comparison.name,
         "title": comparison.title,
@@ -61,7 +61,7 @@ def write_tables(
             "csv",
         ),
         RESULTS: json.dumps(content, indent=2, ensure_ascii=False),
-        "results.md": _render_markdown(comparison, lines, runs, power),
+        "results.md": _render_markdown(comparison, summaries, runs, power),
     }
     out.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
@@ -70,40 +70,46 @@ def write_tables(
 
 
 def _render_markdown(
-    comparison: Comparison, lines: Sequence[Line], runs: Sequence[Run], power: float
+    comparison: Comparison, summaries: Sequence[Summary], runs: Sequence[Run], power: float
 ) -> str:
     """Return the table, what its columns mean, and the runs that failed."""
-    head, *rows = tabulate(lines)
+    head, *rows = tabulate(summaries)
     explained = explain_columns(comparison.task, power)
     page = [f"# {comparison.title}", "", render(head, rows, "markdown"), "", explained]
     failed = [f"- {run.name}: {run.error}" for run in runs if run.error is not None]
     return "\n".join([*page, "", "## Failed runs", "", *failed] if failed else page)
 
 
-def tabulate(lines: Sequence[Line]) -> list[list[str]]:
+def tabulate(summaries: Sequence[Summary]) -> list[list[str]]:
     """Return the head of the table and its rows, without empty columns."""
-    scores, primary = lines[0].task.scores, lines[0].task.primary
+    scores, primary = summaries[0].task.scores, summaries[0].task.primary
     columns = {
-        "recipe": [line.family for line in lines],
-        "variant": [line.variant for line in lines],
+        "recipe": [summary.family for summary in summaries],
+        "variant": [summary.variant for summary in summaries],
         "conv parameters": [
-            _share(line.conv_parameters, line.conv_parameters_percent) for line in lines
+            _share(summary.conv_parameters, summary.conv_parameters_percent)
+            for summary in summaries
         ],
-        "parameters": [_share(line.parameters, line.parameters_percent) for line in lines],
-        "storage MB": [_number(line.storage_mb, 2) for line in lines],
-        **{_head(score): [format_score(line, score) for line in lines] for score in scores},
-        f"paper {primary.unit or primary.label}": [line.paper or "" for line in lines],
-        "p": [_p_value(line) for line in lines],
-        "runs": [_runs(line) for line in lines],
+        "parameters": [
+            _share(summary.parameters, summary.parameters_percent) for summary in summaries
+        ],
+        "storage MB": [_number(summary.storage_mb, 2) for summary in summaries],
+        **{
+            _head(score): [format_score(summary, score) for summary in summaries]
+            for score in scores
+        },
+        f"paper {primary.unit or primary.label}": [summary.paper or "" for summary in summaries],
+        "p": [_p_value(summary) for summary in summaries],
+        "runs": [_runs(summary) for summary in summaries],
         "train s/100": [
-            _format_spread(line.train_seconds_per_100, line.train_seconds_per_100_std, 2)
-            for line in lines
+            _format_spread(summary.train_seconds_per_100, summary.train_seconds_per_100_std, 2)
+            for summary in summaries
         ],
-        "test s": [_number(line.test_seconds, 2) for line in lines],
-        "hours": [_number(line.hours, 3) for line in lines],
-        "kWh": [_number(line.energy_kwh, 5) for line in lines],
-        "CO2 g": [_number(line.co2_kg, 2, 1000) for line in lines],
-        "CO2 g (estimate)": [_number(line.co2_kg_paper, 2, 1000) for line in lines],
+        "test s": [_number(summary.test_seconds, 2) for summary in summaries],
+        "hours": [_number(summary.hours, 3) for summary in summaries],
+        "kWh": [_number(summary.energy_kwh, 5) for summary in summaries],
+        "CO2 g": [_number(summary.co2_kg, 2, 1000) for summary in summaries],
+        "CO2 g (estimate)": [_number(summary.co2_kg_paper, 2, 1000) for summary in summaries],
     }
     filled = {name: column for name, column in columns.items() if any(column)}
     return [list(filled), *map(list, zip(*filled.values(), strict=True))]
@@ -113,9 +119,9 @@ def _head(score: Score) -> str:
     return f"{score.label} {score.unit}".rstrip() + ("" if score.higher else " ↓")
 
 
-def format_score(line: Line, score: Score) -> str:
-    """Return a score of a line as "mean ± std"; empty before a run has ended."""
-    spread = line.scores.get(score.name)
+def format_score(summary: Summary, score: Score) -> str:
+    """Return a score of a summary as "mean ± std"; empty before a run has ended."""
+    spread = summary.scores.get(score.name)
     return "" if spread is None else _format_spread(*spread, score.digits)
 
 
@@ -136,14 +142,14 @@ def _share(count: int | None, percent: float | None) -> str:
     return f"{count:,}" if percent is None else f"{count:,} ({percent:.0f} %)"
 
 
-def _p_value(line: Line) -> str:
-    if line.p_value is not None:
-        return f"{line.p_value:.4f}"
-    return "" if line.parameters_percent in (None, 100) else "undefined"
+def _p_value(summary: Summary) -> str:
+    if summary.p_value is not None:
+        return f"{summary.p_value:.4f}"
+    return "" if summary.parameters_percent in (None, 100) else "undefined"
 
 
-def _runs(line: Line) -> str:
-    parts = [(len(line.seeds), ""), (line.failed, " failed"), (line.waiting, " waiting")]
+def _runs(summary: Summary) -> str:
+    parts = [(len(summary.seeds), ""), (summary.failed, " failed"), (summary.waiting, " waiting")]
     return ", ".join(f"{count}{what}" for count, what in parts if count) or "0"
 
 
@@ -162,6 +168,6 @@ def explain_columns(task: Task, power: float) -> str:
         "parameters, over common seeds; undefined with fewer than two. train s/100: seconds for "
         "100 iterations, mean ± standard deviation over the iterations of the last epoch. test s: "
         "seconds for the test split. hours, kWh, CO2: all seeds together; kWh and CO2 measured by "
-        f"codecarbon; the estimate is the paper's: hours × {power:g} W × {PAPER_INTENSITY} kg/kWh. "
+        f"codecarbon; the estimate is the paper's: hours × {power:g} W × {INTENSITY} kg/kWh. "
         f"{task.note}"
     ).strip()

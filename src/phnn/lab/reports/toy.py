@@ -1,4 +1,4 @@
-"""The results of the learning tests: a table, a file and figures."""
+"""The results of the toy problems, as a table, a file and figures."""
 
 from __future__ import annotations
 

@@ -10,12 +10,13 @@ from typing import Any
 import lightning
 import torch
 from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
-from torch import Tensor
+from torch import Tensor, nn
 from torchmetrics import Metric
 
 from phnn.conversion.specs import find_changes
 from phnn.lab.recipe import Recipe
 from phnn.lab.seeds import derive_seed
+from phnn.lab.tasks.imitation import relative_error, stop_dropout
 from phnn.lab.tasks.optimization import NonFiniteLossError, make_optimizer, make_schedule
 from phnn.lab.tasks.scores import Scores
 from phnn.models import Network, create_model
@@ -59,6 +60,17 @@ class Learner(lightning.LightningModule, ABC):
         self.train_scores = Scores("train", metrics)
         self.val_scores = Scores("val", metrics)
         self.test_scores = Scores("test", metrics)
+        self._zeros: list[tuple[Tensor, Tensor]] = []
+        self._teachers: list[nn.Module] = []  # in a list: a teacher is no part of the checkpoints
+
+    def learn_from(self, teacher: nn.Module) -> None:
+        """Learn what another network computes, instead of the targets."""
+        self._teachers = [teacher.eval().requires_grad_(False)]
+
+    def on_fit_start(self) -> None:
+        """Move the teacher to the device of the network."""
+        for teacher in self._teachers:
+            teacher.to(self.device)
 
     @abstractmethod
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -66,6 +78,11 @@ class Learner(lightning.LightningModule, ABC):
 
     def answers(self, outputs: Tensor) -> Tensor:
         """Return what the metrics take, by default the outputs."""
+        return outputs
+
+    def infer(self, inputs: Tensor) -> Tensor:
+        """Return the outputs that are scored in validation and test, by default the network's."""
+        outputs: Tensor = self(inputs)
         return outputs
 
     def improves(self, score: float, best: float | None) -> bool:
@@ -84,26 +101,43 @@ class Learner(lightning.LightningModule, ABC):
         outputs: Tensor = self.model(inputs)
         return outputs
 
+    def on_train_start(self) -> None:
+        """Note which weights are zero, if they shall stay so; a resumed run finds the same."""
+        if self.recipe.optimizer.keep_zeros:
+            weights = [p for p in self.model.parameters() if p.requires_grad and p.dim() > 1]
+            self._zeros = [(p, p.detach() == 0) for p in weights if not p.detach().all()]
+
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         """Make the random numbers of this step a function of its number."""
         torch.manual_seed(derive_seed(self.recipe.seed, self.global_step, self.global_rank))
+        if self._teachers:
+            stop_dropout(self.model)
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         """Return the loss of a batch; raise an error when it is not finite."""
         inputs, targets = batch
         outputs = self(inputs)
-        loss = self.loss(outputs, targets)
+        loss = self._imitate(inputs, outputs) if self._teachers else self.loss(outputs, targets)
         if not torch.isfinite(loss):
             raise NonFiniteLossError(self._explain(loss))
         self.train_scores.add(loss, self.answers(outputs), targets)
         self.log("loss", loss, prog_bar=True)
         return loss
 
-    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Give all processes the batch-norm statistics of the first, at the end of an epoch.
+    def _imitate(self, inputs: Tensor, outputs: Any) -> Tensor:
+        with torch.no_grad():
+            targets = self._teachers[0](inputs)
+        return relative_error(outputs, targets)
 
-        DDP does this before each training step, but not before validation.
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Restore zeros that stay; share the batch-norm statistics of the first process.
+
+        The latter at the end of an epoch: DDP does it before each training step, but not before
+        validation.
         """
+        with torch.no_grad():
+            for parameter, zeros in self._zeros:
+                parameter.masked_fill_(zeros, 0)
         if self.trainer.world_size > 1 and self.trainer.is_last_batch:
             for buffer in self.model.buffers():
                 torch.distributed.broadcast(buffer, 0)
@@ -118,7 +152,7 @@ class Learner(lightning.LightningModule, ABC):
 
     def _evaluate(self, batch: tuple[Tensor, Tensor], scores: Scores) -> None:
         inputs, targets = batch
-        outputs = self(inputs)
+        outputs = self.infer(inputs)
         scores.add(self.loss(outputs, targets), self.answers(outputs), targets)
 
     def _explain(self, loss: Tensor) -> str:

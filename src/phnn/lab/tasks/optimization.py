@@ -1,6 +1,7 @@
 """Optimizers and learning-rate schedules by name."""
 
 import math
+from typing import Any
 
 from torch import nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
@@ -9,6 +10,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from phnn.lab.recipe import OptimizerOptions, ScheduleOptions
 from phnn.nn import param_groups
 
+SMALLEST = 0.01  # size of a tensor that a relative rate refers to: biases may begin at zero
 START = 1 / 25  # of the highest rate: where onecycle begins, as in torch's OneCycleLR
 
 
@@ -25,15 +27,35 @@ def make_optimizer(model: nn.Module, options: OptimizerOptions) -> Optimizer:
     """
     groups = param_groups(
         model,
+        lr=options.lr,
+        balance=("sgd" if options.name == "sgd" else "adam") if options.balanced else None,
         weight_decay=options.weight_decay,
+        norm_bias_scale=options.norm_bias_scale,
+        filter_scale=options.filter_scale,
+        algebra_scale=options.algebra_scale,
         algebra_lr=options.algebra_lr,
         algebra_decay=options.algebra_decay,
         vector_decay=options.vector_decay,
     )
+    if options.relative:
+        groups = [each for group in groups for each in _scale(group, options.lr)]
+    if options.decoupled:
+        for group in groups:
+            group["weight_decay"] /= group["lr"]
     if options.name == "sgd":
         return SGD(groups, options.lr, momentum=options.momentum, nesterov=options.nesterov)
     kind = Adam if options.name == "adam" else AdamW
     return kind(groups, options.lr)
+
+
+def _scale(group: dict[str, Any], lr: float) -> list[dict[str, Any]]:
+    """Return a group for each tensor, with a rate that is a share of its size."""
+    rate = group.get("lr", lr)
+    sizes = [float(p.detach().float().square().mean().sqrt()) for p in group["params"]]
+    return [
+        {**group, "params": [parameter], "lr": rate * max(size, SMALLEST)}
+        for parameter, size in zip(group["params"], sizes, strict=True)
+    ]
 
 
 def make_schedule(
@@ -73,6 +95,11 @@ def rate(options: ScheduleOptions, step: int, steps: int, epochs: int) -> float:
         if step < peak:
             return START + (1 - START) * _cosine(1 - step / peak)
         return _cosine((step - peak) / (steps * epochs - peak))
+    if options.name == "triangular":
+        peak = options.warmup * steps * epochs
+        if step < peak:
+            return options.start + (1 - options.start) * step / peak
+        return 1 - (1 - options.end) * (step - peak) / (steps * epochs - peak)
     return 1.0
 
 

@@ -1,8 +1,8 @@
 """The part of a report that belongs to a task.
 
-A task may have two functions, `sections` and `figures`. Both take the runs of a report, the shelf
-with their networks and data, and a function that tells the user what takes a while. `sections`
-yields the sections of the HTML page that only this task has, `figures` its pictures.
+A task may have two functions, `sections` and `figures`. Both take the runs of a report, a
+loader for their networks and data, and a function that prints a message before each slow step.
+`sections` yields the sections of the HTML page that only this task has, `figures` its pictures.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ class DataMissingError(ValueError):
     """The data of a run cannot be read."""
 
 
-class Shelf(Protocol):
-    """The networks and data of runs."""
+class RunLoader(Protocol):
+    """Load the networks and data of runs."""
 
-    def open(self, run: Run) -> tuple[nn.Module, Any]:
+    def load(self, run: Run) -> tuple[nn.Module, Any]:
         """Return the network of a run in evaluation mode, and its data.
 
         Runs may share one object for their data. It is standardized for this network until the
@@ -43,7 +43,7 @@ class Shelf(Protocol):
         """
 
 
-Say = Callable[[str], None]  # is told what takes a while
+Say = Callable[[str], None]  # called with a message before each slow step
 
 
 def find_trained(runs: Sequence[Run]) -> list[Run]:

@@ -85,12 +85,19 @@ class Task:
         scores: What networks are judged by, the most important first.
         data: The class of the data, see `Data`. Its signature gives the options --data.NAME.
         learner: The subclass of `Learner` that trains a network.
+        learner_options: A dataclass of the options --learner.NAME; None for a learner without any.
+            The learner reads them from `recipe.learner`.
         network_options: A function of the data, once read: the arguments of `create_model` that
             follow from them.
         check_network: A function of a network, built without memory, that raises a ValueError when
             the task has no use for it.
+        prepare_network: A function of a new network and the data, once read, that computes what the
+            network takes from the data and does not learn.
         predict: A generator function of (network, metadata, inputs) and options of its own that
             yields an `Answer` for each input.
+        inputs: A generator function of (metadata, files) that yields batches of inputs, made from
+            files as in `predict`.
+        find_files: A function of files and folders that returns the files which `inputs` reads.
         columns: The columns of the CSV file that `phnn predict` writes.
         picture: A function that draws the detail of an answer as a figure.
         sections: A function that yields the sections of a report that only this task has.
@@ -103,8 +110,12 @@ class Task:
     data: Reference
     learner: Reference
     network_options: Reference
+    learner_options: Reference | None = None
     check_network: Reference | None = None
+    prepare_network: Reference | None = None
     predict: Reference | None = None
+    inputs: Reference | None = None
+    find_files: Reference | None = None
     columns: tuple[str, ...] = ()
     picture: Reference | None = None
     sections: Reference | None = None

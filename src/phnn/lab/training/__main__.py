@@ -1,4 +1,4 @@
-"""One run in a process of its own: python -m phnn.lab.training FOLDER DESCRIPTION.
+"""One run in its own process: python -m phnn.lab.training FOLDER DESCRIPTION.
 
 `phnn.lab.comparison` starts it. It is a module and not a function of a forked process because
 Lightning starts the same command again for each further device.

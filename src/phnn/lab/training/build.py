@@ -1,4 +1,4 @@
-"""From a recipe to the data and the network that it trains."""
+"""What a recipe describes: its data and its learner, checked and built."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
+from phnn._functions import call_function
 from phnn._names import check_choices
 from phnn.io import load
 from phnn.lab.recipe import Recipe
 from phnn.lab.seeds import derive_seed
 from phnn.lab.tasks.data import Data
 from phnn.lab.tasks.registry import find_task
-from phnn.lab.tasks.task import resolve
+from phnn.lab.tasks.task import Task, resolve
 from phnn.models import Network, create_model
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ def check_recipe(recipe: Recipe) -> None:
     data = resolve(task.data)
     check_choices("data option", recipe.data, inspect.signature(data).parameters)
     _make_data(recipe)
+    _check_learner(task, recipe)
     if "name" not in recipe.model:
         raise ValueError("the recipe names no network; give --model.name, such as resnet20")
     with torch.device("meta"):
@@ -43,9 +46,26 @@ def check_recipe(recipe: Recipe) -> None:
         resolve(task.check_network)(model)
     if recipe.start is not None and not Path(recipe.start).exists():
         raise FileNotFoundError(f"there is no file {recipe.start} to start from")
+    teacher = recipe.distill
+    if teacher is not None and not _is_function(teacher) and not Path(teacher).exists():
+        raise FileNotFoundError(
+            f"there is no file or folder {teacher} to distill from; a function is written "
+            "package.module:function"
+        )
     package = recipe.trainer.logger
     if package in ("wandb", "mlflow") and importlib.util.find_spec(package) is None:
         raise ValueError(f"trainer.logger={package} needs a package: pip install {package}")
+
+
+def _check_learner(task: Task, recipe: Recipe) -> None:
+    if task.learner_options is None:
+        if recipe.learner:
+            given = ", ".join(recipe.learner)
+            raise ValueError(f"the task {task.name} has no learner options; leave out {given}")
+        return
+    options = resolve(task.learner_options)
+    check_choices("learner option", recipe.learner, inspect.signature(options).parameters)
+    options(**recipe.learner)
 
 
 def build_data(recipe: Recipe) -> Data:
@@ -71,11 +91,38 @@ def build_learner(recipe: Recipe, data: Data) -> Learner:
     torch.manual_seed(derive_seed(recipe.seed))
     task = find_task(recipe.task)
     model = create_model(**{**resolve(task.network_options)(data), **recipe.model})
+    if task.prepare_network is not None:
+        resolve(task.prepare_network)(model, data)
     if recipe.start is not None:
         model = _start_from(recipe.start, model)
         _compare_seeds(recipe, model.phnn_metadata)  # type: ignore[arg-type]
     learner: Learner = resolve(task.learner)(model, recipe, data.metadata())
+    if recipe.distill is not None:
+        learner.learn_from(_load_teacher(recipe.distill, data))
     return learner
+
+
+def _is_function(text: str) -> bool:
+    return ":" in text and not Path(text).exists()
+
+
+def _load_teacher(text: str, data: Data) -> nn.Module:
+    """Return the network to learn from.
+
+    Raises:
+        ValueError: It knows other classes than the data have.
+    """
+    if _is_function(text):
+        return call_function(text)
+    model = load(text)
+    known: Mapping[str, Any] = model.phnn_metadata  # type: ignore[assignment]
+    ours, theirs = data.metadata().get("classes"), known.get("classes")
+    if None not in (ours, theirs) and list(ours) != list(theirs):  # type: ignore[arg-type]
+        raise ValueError(
+            f"{text} knows {len(theirs)} classes, which differ from the {len(ours)} of the data; "  # type: ignore[arg-type]
+            "give the network that was converted, and its data"
+        )
+    return model
 
 
 def _compare_seeds(recipe: Recipe, saved: Mapping[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import time
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,21 @@ from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.pytorch.callbacks import Checkpoint
 
 from phnn.io import replacing
-from phnn.lab.runs import BEST, LAST
+from phnn.lab.runs import BEST, LAST, RunFolderError
 from phnn.lab.stopping import Stoppable
 from phnn.lab.tasks.learner import Learner
+from phnn.lab.training import sealing
 from phnn.lab.training.epochs import EpochLog
+
+# what a run continues from
+WANTED = ("phnn", "state_dict", "optimizer_states", "lr_schedulers", "loops", "callbacks", "epoch")
+SHARED_STEPS = 20  # processes that train together ask for the time this seldom
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
     """Write a checkpoint to a temporary file beside it, which replaces it when it is complete.
+
+    It gets a checksum. The last checkpoint stays as previous.ckpt, in case that the new one decays.
 
     Lightning's own goes through the temporary folder, which may be another disk, and then copies.
     """
@@ -33,11 +41,35 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         try:
             with replacing(path) as temporary:
                 torch.save(checkpoint, temporary)
+                sealing.seal(temporary)
+                if path.name == Path(LAST).name:
+                    sealing.keep(path)
         except (OSError, RuntimeError) as error:  # torch turns a full disk into a RuntimeError
             raise OSError(
                 f"the checkpoint {path} cannot be written: {error}. The one before it is intact: "
                 "make room and give the same command again to continue from there"
             ) from error
+
+    def load_checkpoint(
+        self,
+        path: str | Path,
+        map_location: Any = lambda storage, location: storage,
+        weights_only: bool | None = None,
+    ) -> dict[str, Any]:
+        """Read a checkpoint of phnn train; whatever else is in the file is an error."""
+        try:
+            checkpoint: dict[str, Any] = super().load_checkpoint(path, map_location, weights_only)
+            missing = [key for key in WANTED if key not in checkpoint]
+        except (RuntimeError, EOFError, TypeError, pickle.UnpicklingError) as error:
+            raise not_ours(path, error) from error
+        if missing:
+            raise not_ours(path, f"it lacks {', '.join(missing)}")
+        return checkpoint
+
+
+def not_ours(path: str | Path, reason: object) -> RunFolderError:
+    """Return the error for a checkpoint that phnn train did not write."""
+    return RunFolderError(f"{path} is damaged, or not a checkpoint of phnn train: {reason}")
 
 
 class Keeper(Checkpoint):
@@ -46,14 +78,15 @@ class Keeper(Checkpoint):
     This is not Lightning's ModelCheckpoint. A run that resumes from a checkpoint that
     ModelCheckpoint writes at the last step of an epoch skips the validation of that epoch, so it
     differs from an unbroken run. As a `Checkpoint`, this callback runs after all others: the row of
-    the log is on disk, and early stopping and averaging have their new state.
+    the log is on disk, and early stopping and averaging have their new state. Checkpoints hold its
+    state under the name of the class.
 
     Args:
         folder: The folder of the run.
         history: The log of the epochs.
         stop: Signals to wait for.
         steps: Checkpoint after this many steps, too.
-        minutes: Checkpoint after this many minutes, too.
+        minutes: Checkpoint after this many minutes, too; None for never.
     """
 
     def __init__(
@@ -106,6 +139,8 @@ class Keeper(Checkpoint):
 
     def _is_late(self, trainer: Trainer) -> bool:
         if self.minutes is None:
+            return False
+        if trainer.world_size > 1 and trainer.global_step % SHARED_STEPS:
             return False
         late = time.monotonic() - self._saved_at >= 60 * self.minutes
         # every process must come to the same answer: saving is done together

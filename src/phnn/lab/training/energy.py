@@ -8,9 +8,6 @@ from typing import Any
 
 logger = logging.getLogger(__name__)
 
-PAPER_INTENSITY = 0.445  # kg of CO2 per kWh, where the authors trained
-PAPER_POWER = 300.0  # watts, the TDP of their Tesla V100
-
 
 class EnergyMeter:
     """Measure energy and CO2 from `start` to `stop`.
@@ -58,17 +55,3 @@ def _make_tracker(country: str) -> Any:
         allow_multiple_runs=True,
         measure_power_secs=15,
     )
-
-
-def estimate_co2(seconds: float, power: float = PAPER_POWER) -> float:
-    """Return the paper's estimate in kg: hours × power × 0.445 kg/kWh.
-
-    Args:
-        seconds: The seconds of computation.
-        power: The power of the hardware in watts; by default that of the authors' Tesla V100.
-
-    Example:
-        >>> round(estimate_co2(2000 * 3600))
-        267
-    """
-    return seconds / 3600 * power / 1000 * PAPER_INTENSITY

@@ -1,24 +1,21 @@
-"""The log of a run: a row for each epoch."""
+"""The log of the epochs: one row each in metrics.csv."""
 
 from __future__ import annotations
 
 import csv
 import os
-import time
 from pathlib import Path
 from typing import Any
 
-import torch
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
 from phnn.io import replacing
 from phnn.lab.tasks.learner import Learner
+from phnn.lab.training.clock import Clock
 
-SETTLING = 10  # first iterations of an epoch, left out of its mean: caches and buffers fill
 
-
-class MetricsLog:
+class MetricsFile:
     """A CSV file with one row for each epoch.
 
     This is not Lightning's CSVLogger, which deletes the rows before a resumption.
@@ -61,57 +58,6 @@ class MetricsLog:
             os.fsync(file.fileno())
 
 
-class Clock(Callback):
-    """Measure iterations and the whole training, across interruptions."""
-
-    def __init__(self) -> None:
-        self.iterations: list[float] = []
-        self.mean: float | None = None
-        self.std: float | None = None
-        self.seconds = 0.0
-        self._mark: float | None = None
-        self._began = time.perf_counter()
-
-    @property
-    def total(self) -> float:
-        """The seconds of training up to now."""
-        return self.seconds + time.perf_counter() - self._began
-
-    def on_train_start(self, trainer: Trainer, learner: LightningModule) -> None:
-        """Start the clock."""
-        self._began = time.perf_counter()
-
-    def on_train_epoch_start(self, trainer: Trainer, learner: LightningModule) -> None:
-        """Forget the iterations of the last epoch."""
-        self.iterations, self._mark = [], None
-
-    def on_train_batch_end(self, trainer: Trainer, learner: LightningModule, *args: Any) -> None:
-        """Take the time since the end of the last iteration: loading, computing, everything."""
-        now = time.perf_counter()
-        if self._mark is not None:
-            self.iterations.append(now - self._mark)
-        self._mark = now
-
-    def on_train_epoch_end(self, trainer: Trainer, learner: LightningModule) -> None:
-        """Compute the mean of the epoch."""
-        settled = self.iterations[SETTLING:] or self.iterations
-        if len(settled) > 1:
-            times = torch.tensor(settled, dtype=torch.float64)
-            self.mean, self.std = float(times.mean()), float(times.std())
-
-    def on_train_end(self, trainer: Trainer, learner: LightningModule) -> None:
-        """Stop the clock."""
-        self.seconds = self.total
-
-    def state_dict(self) -> dict[str, float | None]:
-        """Return what a resumed run needs."""
-        return {"mean": self.mean, "std": self.std, "seconds": self.total}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from an earlier part of the run."""
-        self.mean, self.std, self.seconds = state["mean"], state["std"], state["seconds"]
-
-
 class EpochLog(Callback):
     """Write the scores of each epoch to metrics.csv and to the logger.
 
@@ -128,7 +74,7 @@ class EpochLog(Callback):
     """
 
     def __init__(self, path: Path, clock: Clock) -> None:
-        self.rows = MetricsLog(path)
+        self.file = MetricsFile(path)
         self.clock = clock
         self.row: dict[str, Any] | None = None
         self.epochs = 0
@@ -137,7 +83,7 @@ class EpochLog(Callback):
     def on_train_start(self, trainer: Trainer, learner: LightningModule) -> None:
         """Drop the rows after the checkpoint."""
         if trainer.is_global_zero:
-            self.rows.rewind(self.epochs)
+            self.file.rewind(self.epochs)
 
     def on_train_batch_start(self, trainer: Trainer, learner: LightningModule, *args: Any) -> None:
         """Note the rate of this step; at the end of the epoch it is that of the next one."""
@@ -152,7 +98,7 @@ class EpochLog(Callback):
         self.row = self._make_row(trainer, learner)
         self.epochs = trainer.current_epoch + 1
         if trainer.is_global_zero:
-            self.rows.append(self.row)
+            self.file.append(self.row)
         for logger in trainer.loggers:
             scores = {name: value for name, value in self.row.items() if name != "step"}
             logger.log_metrics(scores, self.row["step"])

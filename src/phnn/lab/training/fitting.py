@@ -1,27 +1,27 @@
-"""Training and testing with Lightning."""
+"""The work of a run: train with Lightning, test, save the network."""
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
 import lightning
 import torch
-from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from phnn.io import save
 from phnn.lab.recipe import Recipe
-from phnn.lab.runs import MODEL, public
+from phnn.lab.runs import METRICS, MODEL, public
 from phnn.lab.stopping import Stoppable, Stopped
 from phnn.lab.tasks.data import Data
 from phnn.lab.tasks.learner import Learner
 from phnn.lab.training.build import build_data, build_learner
 from phnn.lab.training.checkpoints import Keeper
+from phnn.lab.training.clock import Clock, TestClock
 from phnn.lab.training.energy import EnergyMeter
-from phnn.lab.training.epochs import Clock, EpochLog
+from phnn.lab.training.epochs import EpochLog
 from phnn.lab.training.provenance import describe_environment
+from phnn.lab.training.sealing import check, choose
 from phnn.lab.training.trainer import (
     calm_lightning,
     make_callbacks,
@@ -52,7 +52,7 @@ def fit(recipe: Recipe, out: Path, stop: Stoppable, *, progress: bool) -> dict[s
         data = build_data(recipe)
         learner = build_learner(recipe, data)
         clock = Clock()
-        log = EpochLog(out / "metrics.csv", clock)
+        log = EpochLog(out / METRICS, clock)
         keeper = Keeper(out, log, stop, options.checkpoint_steps, options.checkpoint_minutes)
         has_validation = bool(data.val_dataloader())
         if options.early_stopping is not None and not has_validation:
@@ -78,7 +78,8 @@ def fit(recipe: Recipe, out: Path, stop: Stoppable, *, progress: bool) -> dict[s
         )
         meter = EnergyMeter(options.energy if trainer.is_global_zero else False, options.country)
         meter.start()
-        resumed = keeper.last.exists()
+        # processes other than the first load it after they have met the first in fit
+        resumed = choose(out) if trainer.is_global_zero else keeper.last.exists()
         try:
             trainer.fit(
                 learner,
@@ -92,6 +93,7 @@ def fit(recipe: Recipe, out: Path, stop: Stoppable, *, progress: bool) -> dict[s
         # only the last part of a resumed run was measured: it must not look like the whole
         energy = dict.fromkeys(meter.stop(), None) if resumed else meter.stop()
         if keeper.best_epoch is not None:
+            check(keeper.best)
             learner.load_weights(torch.load(keeper.best, weights_only=True, map_location="cpu"))
         scores = test(learner, data, trainer)
         if not trainer.is_global_zero:
@@ -109,6 +111,7 @@ def fit(recipe: Recipe, out: Path, stop: Stoppable, *, progress: bool) -> dict[s
             f"val_{learner.score}": keeper.best_score,
             **scores,
             "train_seconds": clock.seconds,
+            "train_processor_seconds": clock.processor,
             "train_seconds_per_100": clock.mean and 100 * clock.mean,
             "train_seconds_per_100_std": clock.std and 100 * clock.std,
             **energy,
@@ -125,19 +128,7 @@ def test(learner: Learner, data: Data, trainer: lightning.Trainer) -> dict[str, 
         data: The data with the test split.
         trainer: The trainer.
     """
-    stopwatch = _TestStopwatch()
-    trainer.callbacks.append(stopwatch)  # type: ignore[attr-defined]
+    clock = TestClock()
+    trainer.callbacks.append(clock)  # type: ignore[attr-defined]
     trainer.test(learner, to_lightning(data), verbose=False)
-    return {**learner.test_scores.take(), "test_seconds": stopwatch.seconds}
-
-
-class _TestStopwatch(Callback):
-    """Measure the test alone, without reading data and starting processes."""
-
-    seconds = 0.0
-
-    def on_test_epoch_start(self, *args: Any) -> None:
-        self.seconds = -time.perf_counter()
-
-    def on_test_epoch_end(self, *args: Any) -> None:
-        self.seconds += time.perf_counter()
+    return {**learner.test_scores.take(), "test_seconds": clock.seconds}

@@ -1,4 +1,4 @@
-"""The folder of a run, held by one process at a time."""
+"""The lock of a run folder: one process trains there at a time."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
+from phnn.lab.files import lock
 from phnn.lab.recipe import Recipe
 from phnn.lab.runs import (
     FAILURE,
@@ -50,12 +51,12 @@ def open_folder(
         return
     out.mkdir(parents=True, exist_ok=True)
     try:
-        lock = FileLock(out / ".lock").acquire(timeout=wait)
+        held = lock(out / ".lock", wait)
     except Timeout:
         raise RunFolderError(
             f"another process is training in {out}; wait for it, or give another --out"
         ) from None
-    with lock:
+    with held:
         check_folder(out, recipe)
         result: dict[str, Any] | None = read_json(out / RESULT)
         if result is None:

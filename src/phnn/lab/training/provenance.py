@@ -1,4 +1,4 @@
-"""Where a result comes from."""
+"""Where a result comes from: machine, versions, commit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One run: a recipe in, a folder with everything about it out."""
+"""One training run: a recipe in, a run folder out."""
 
 from __future__ import annotations
 

@@ -1,7 +1,13 @@
 """Image classification."""
 
 from phnn.lab.tasks.batches import EpochBatches, Plan
-from phnn.lab.tasks.images.augment import AUGMENTATIONS, Normalize, augment, count_draws
+from phnn.lab.tasks.images.augment import (
+    AUGMENTATIONS,
+    Normalize,
+    augment,
+    count_draws,
+    find_alternating,
+)
 from phnn.lab.tasks.images.batches import Batch, Batches
 from phnn.lab.tasks.images.data import ImageData
 from phnn.lab.tasks.images.decode import CorruptImageError, read_image
@@ -29,6 +35,7 @@ __all__ = [
     "augment",
     "classify",
     "count_draws",
+    "find_alternating",
     "load_images",
     "make_digits",
     "preprocess",

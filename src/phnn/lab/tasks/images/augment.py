@@ -15,6 +15,7 @@ from phnn._names import check_choices
 from phnn.lab.tasks.images.batches import DRAW_LIMIT
 
 PADDING = 4
+SHIFT = 2
 CROP_AREA = (0.25, 1.0)  # of an image, for resized_crop
 CROP_RATIO = (3 / 4, 4 / 3)
 
@@ -26,11 +27,25 @@ def crop(images: Tensor, draws: Tensor) -> Tensor:
         images: (B, C, height, width).
         draws: (B, 2).
     """
-    height, width = images.shape[2:]
-    padded = nn.functional.pad(images, [PADDING] * 4)
+    return _cut(nn.functional.pad(images, [PADDING] * 4), draws, PADDING)
+
+
+def shift(images: Tensor, draws: Tensor) -> Tensor:
+    """Shift each image by up to 2 pixels in each direction; uncovered pixels mirror their side.
+
+    Args:
+        images: (B, C, height, width).
+        draws: (B, 2).
+    """
+    return _cut(nn.functional.pad(images, [SHIFT] * 4, mode="reflect"), draws, SHIFT)
+
+
+def _cut(padded: Tensor, draws: Tensor, padding: int) -> Tensor:
+    """Cut images of the size before the padding, each at its own position."""
+    height, width = (side - 2 * padding for side in padded.shape[2:])
     windows = padded.unfold(2, height, 1).unfold(3, width, 1)  # a view: every shift of every image
-    top, left = (draws % (2 * PADDING + 1)).unbind(1)
-    return windows[torch.arange(len(images), device=images.device), :, top, left]
+    top, left = (draws % (2 * padding + 1)).unbind(1)
+    return windows[torch.arange(len(padded), device=padded.device), :, top, left]
 
 
 def flip(images: Tensor, draws: Tensor) -> Tensor:
@@ -70,15 +85,19 @@ def resized_crop(images: Tensor, draws: Tensor) -> Tensor:
 
 
 class Augmentation(NamedTuple):
-    """A function of images and draws, and how many draws it needs."""
+    """A function of images and draws, how many draws it needs, and whether they alternate."""
 
     function: Callable[[Tensor, Tensor], Tensor]
     draws: int
+    alternating: bool = False
 
 
 AUGMENTATIONS = {
     "crop": Augmentation(crop, 2),
+    "shift": Augmentation(shift, 2),
     "flip": Augmentation(flip, 1),
+    # each image as it is or mirrored at random in the first epoch, and the other way in the next
+    "alternating_flip": Augmentation(flip, 1, alternating=True),
     "resized_crop": Augmentation(resized_crop, 4),
 }
 
@@ -91,6 +110,13 @@ def count_draws(names: Sequence[str]) -> int:
     """
     check_choices("augmentation", names, AUGMENTATIONS)
     return sum(AUGMENTATIONS[name].draws for name in names)
+
+
+def find_alternating(names: Sequence[str]) -> tuple[int, ...]:
+    """Return which of the random numbers of the named augmentations alternate."""
+    check_choices("augmentation", names, AUGMENTATIONS)
+    owners = [AUGMENTATIONS[name] for name in names for _ in range(AUGMENTATIONS[name].draws)]
+    return tuple(column for column, owner in enumerate(owners) if owner.alternating)
 
 
 def augment(images: Tensor, draws: Tensor, names: Sequence[str]) -> Tensor:

@@ -11,6 +11,7 @@ from phnn.lab.tasks.batches import EpochBatches, Plan
 from phnn.lab.tasks.images.sets import ImageSet
 
 DRAW_LIMIT = 2**31  # draws are integers below this
+ALTERNATING = (1, 1, 1)  # with the seed, the stream of draws that alternate from epoch to epoch
 
 
 class Batch(NamedTuple):
@@ -30,15 +31,27 @@ class Batch(NamedTuple):
 class ImageBatches(EpochBatches[Batch]):
     """A loader of images, with random numbers for their augmentation."""
 
-    def _draw(self, batch: int, count: int) -> Tensor | None:
-        """Draw for the global batch, so that one process and several augment alike."""
+    def _draw(self, batch: int, count: int, index: Tensor | None = None) -> Tensor | None:
+        """Draw for the global batch, so that one process and several augment alike.
+
+        Args:
+            batch: The number of the batch.
+            count: How many images of it this process has.
+            index: Their positions in the data, for draws that alternate.
+        """
         plan = self.plan
         if not plan.draws:
             return None
         total = min(plan.global_batch, self.size - batch * plan.global_batch)
         generator = generator_of(plan.seed, self.epoch, batch)
         draws = torch.randint(DRAW_LIMIT, (total, plan.draws), generator=generator, device="cpu")
-        return draws[plan.shard(total)][:count]
+        draws = draws[plan.shard(total)][:count]
+        if plan.alternating:
+            assert index is not None
+            generator = generator_of(plan.seed, *ALTERNATING)
+            first = torch.randint(2, (self.size,), generator=generator, device="cpu")
+            draws[:, list(plan.alternating)] = (first[index] + self.epoch)[:, None]
+        return draws
 
 
 class Batches(ImageBatches):
@@ -62,5 +75,5 @@ class Batches(ImageBatches):
     def read(self, start: int) -> Iterator[Batch]:
         """Yield the batches of this process."""
         for batch, index in enumerate(self.positions(start), start):
-            draws = self._draw(batch, len(index))
+            draws = self._draw(batch, len(index), index)
             yield Batch(self.data.images[index], self.data.labels[index], draws)

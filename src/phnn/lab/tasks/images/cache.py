@@ -7,16 +7,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from phnn.io import write_tensors
+from phnn.io import read_sealed, write_tensors
 from phnn.lab.tasks.cache import cache_folder
 from phnn.lab.tasks.images.sources import Source
 
 logger = logging.getLogger(__name__)
 
-VERSION = 2  # part of every key; raise it when decoding changes
+VERSION = 3  # part of every key; raise it when decoding or the file changes
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ def cached_splits(
     if path.exists():
         try:
             return _read(path)
-        except (SafetensorError, KeyError, ValueError) as error:
+        except (OSError, KeyError, ValueError) as error:
             logger.warning("the cache file %s is damaged (%s) and is made again", path, error)
     stored = decode(source)
     try:
@@ -64,11 +63,7 @@ def _write(path: Path, stored: Stored) -> None:
 
 
 def _read(path: Path) -> Stored:
-    with safe_open(path, framework="pt") as file:
-        header = json.loads((file.metadata() or {})["phnn"])
-        splits = sorted({key.rpartition(".")[0] for key in file.keys()})  # noqa: SIM118
-        tensors = {
-            split: (file.get_tensor(f"{split}.images"), file.get_tensor(f"{split}.labels"))
-            for split in splits
-        }
+    stored, header = read_sealed(path)
+    splits = sorted({name.rpartition(".")[0] for name in stored})
+    tensors = {split: (stored[f"{split}.images"], stored[f"{split}.labels"]) for split in splits}
     return Stored(tuple(header["classes"]), tensors, tuple(header["skipped"]))

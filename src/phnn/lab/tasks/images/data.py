@@ -3,14 +3,16 @@
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from phnn.lab.tasks.batches import Plan
 from phnn.lab.tasks.data import Data
-from phnn.lab.tasks.images.augment import Normalize, augment, count_draws
+from phnn.lab.tasks.images.augment import Normalize, augment, count_draws, find_alternating
 from phnn.lab.tasks.images.batches import Batch, ImageBatches
 from phnn.lab.tasks.images.decode import Corrupt, check_corrupt
 from phnn.lab.tasks.images.sets import check_name
@@ -30,12 +32,15 @@ class ImageData(Data):
         root: A local folder to read instead of the hub.
         batch_size: Images per process per training step.
         eval_batch_size: Images per process per evaluation step; batch_size by default.
-        augment: Names of augmentations for training: "crop", "flip", "resized_crop".
+        augment: Names of augmentations for training: "crop" or "shift", "flip" or
+            "alternating_flip", "resized_crop".
         validation: The fraction of the training split that is used for validation, where the source
             has no validation split of its own. With 0 there is no validation, and training uses
             the whole split.
         image_size: Crop to squares and resize to this side.
         limit: Use only this many training images, the first of a random order.
+        rotations: Turn each image by 0, 90, 180 or 270 degrees, and make the angle a part of its
+            class: four times as many classes.
         corrupt: "raise" stops at an image that cannot be decoded, "skip" leaves it out.
         seed: The seed of the splits, the order and the augmentation.
         drop_last: Leave out the last training batch when it is not full.
@@ -56,6 +61,7 @@ class ImageData(Data):
         validation: float = 0.1,
         image_size: int | None = None,
         limit: int | None = None,
+        rotations: bool = False,
         corrupt: Corrupt = "raise",
         seed: int = 0,
         drop_last: bool = False,
@@ -68,12 +74,28 @@ class ImageData(Data):
         for argument, value in (("limit", limit), ("image_size", image_size)):
             if value is not None and value < 1:
                 raise ValueError(f"{argument}={value} must be at least 1, or None")
-        self._train_plan = Plan(
-            batch_size, seed, shuffle=True, draws=count_draws(augment), drop_last=drop_last
-        )
-        self._eval_plan = Plan(batch_size if eval_batch_size is None else eval_batch_size, seed)
         if streaming is None:
             streaming = name == "imagenet"
+        if rotations and {"flip", "alternating_flip"} & set(augment):
+            raise ValueError(
+                f"augment={tuple(augment)} mirrors images, which exchanges the classes of 90° and "
+                "270°; leave flips out with rotations"
+            )
+        alternating = find_alternating(augment)
+        if streaming and alternating:
+            raise ValueError(
+                "augment=alternating_flip needs images in memory, each with a fixed index; give "
+                "flip, or streaming=False"
+            )
+        self._train_plan = Plan(
+            batch_size,
+            seed,
+            shuffle=True,
+            draws=count_draws(augment),
+            alternating=alternating,
+            drop_last=drop_last,
+        )
+        self._eval_plan = Plan(batch_size if eval_batch_size is None else eval_batch_size, seed)
         self._open: Callable[[], Splits] = partial(
             stream_splits if streaming else load_splits,
             name,
@@ -81,6 +103,7 @@ class ImageData(Data):
             validation=validation,
             image_size=image_size,
             limit=limit,
+            rotations=rotations,
             corrupt=corrupt,
             seed=seed,
         )
@@ -151,6 +174,18 @@ class ImageData(Data):
             name: list(value) if isinstance(value, tuple) else value
             for name, value in asdict(self._description).items()
         }
+
+    def sample(self, count: int) -> Tensor:
+        """Return training images as the network sees them, without augmentation.
+
+        Args:
+            count: How many; all of them where there are fewer.
+        """
+        batches = self._splits.batches("train", replace(self._train_plan, draws=0))
+        wanted = -(-count // self.batch_size)
+        images = torch.cat([batch.images for batch in islice(batches, wanted)])[:count]
+        normalised: Tensor = self._require_setup()[2](images)
+        return normalised
 
     def train_dataloader(self) -> ImageBatches:
         """Return the training batches, in a new order each epoch."""

@@ -1,6 +1,7 @@
 """Encoded images in, RGB pixels out."""
 
 import io
+import struct
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -16,12 +17,23 @@ from phnn.lab.tasks.images.sources import Encoded, Rows, Source
 Corrupt = Literal["raise", "skip"]
 Pixels = npt.NDArray[np.uint8]
 
-# What Pillow raises for broken files: SyntaxError comes from its PNG reader.
-_DECODE_ERRORS = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
+# Pillow reads dozens of formats; for some it starts other programs (EPS: Ghostscript)
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
+# What Pillow raises for broken files: SyntaxError comes from its PNG reader, others from TIFF's.
+_DECODE_ERRORS = (
+    OSError, SyntaxError, ValueError, TypeError, ArithmeticError, LookupError, RuntimeError,
+    AttributeError, EOFError, struct.error,
+    Image.DecompressionBombError, Image.DecompressionBombWarning,
+)  # fmt: skip
 
 
 class CorruptImageError(ValueError):
     """An image that cannot be decoded."""
+
+
+def find_suffixes() -> set[str]:
+    """Return the suffixes of the image files that are read, such as ".png"."""
+    return {suffix for suffix, name in Image.registered_extensions().items() if name in FORMATS}
 
 
 def check_corrupt(corrupt: str) -> None:
@@ -33,12 +45,28 @@ def check_corrupt(corrupt: str) -> None:
 def read_image(content: bytes | str | Path, name: str | None = None) -> Image.Image:
     """Decode an image to RGB: grey is repeated, transparent put on white, EXIF rotation applied.
 
+    The formats are those of `FORMATS`. An image of more pixels than Pillow's limit against
+    decompression bombs, `PIL.Image.MAX_IMAGE_PIXELS`, is refused before it is decoded.
+
     Args:
         content: The encoded bytes, or the file.
         name: What to call the image in an error; the file by default.
     """
     try:
-        with Image.open(io.BytesIO(content) if isinstance(content, bytes) else content) as image:
+        if (
+            not isinstance(content, bytes)
+            and Path(content).exists()
+            and not Path(content).is_file()
+        ):
+            raise ValueError("it is not a regular file")
+        source = io.BytesIO(content) if isinstance(content, bytes) else content
+        with Image.open(source, formats=FORMATS) as image:
+            limit = Image.MAX_IMAGE_PIXELS
+            if limit is not None and image.width * image.height > limit:
+                raise ValueError(
+                    f"it has {image.width}x{image.height} pixels, more than Pillow's limit of "
+                    f"{limit:,} against decompression bombs"
+                )
             return to_rgb(ImageOps.exif_transpose(image))
     except FileNotFoundError:
         raise

@@ -5,9 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from PIL import Image
-
 from phnn.lab.seeds import permutation_of
+from phnn.lab.tasks.images.decode import find_suffixes
 from phnn.lab.tasks.images.sources import (
     SPLIT_NAMES,
     Encoded,
@@ -120,7 +119,7 @@ def _common_classes(folders: Mapping[str, Path]) -> tuple[str, ...]:
 
 
 def _list_files(folder: Path, classes: Sequence[str]) -> list[tuple[Path, int]]:
-    suffixes = Image.registered_extensions()
+    suffixes = find_suffixes()
     files: list[tuple[Path, int]] = []
     for label, name in enumerate(classes):
         members = sorted(p for p in (folder / name).rglob("*") if p.suffix.lower() in suffixes)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from phnn._names import suggest
-from phnn.lab.seeds import permutation_of
+from phnn.lab.seeds import generator_of, permutation_of
 from phnn.lab.tasks.images.cache import cached_splits
 from phnn.lab.tasks.images.decode import Corrupt, decode_rows
 from phnn.lab.tasks.images.known import KNOWN
@@ -16,6 +16,7 @@ from phnn.lab.tasks.images.sources import open_source
 
 logger = logging.getLogger(__name__)
 
+ROTATION = (2, 2, 2)  # with the seed, the stream of the angles
 HELD_OUT = 0.1  # of the images become the test split of a source that has none
 
 
@@ -66,6 +67,25 @@ class ImageSet:
         """Return the images that `index`, a tensor of positions or a mask, selects."""
         groups = None if self.groups is None else self.groups[index]
         return replace(self, images=self.images[index], labels=self.labels[index], groups=groups)
+
+    def rotate(self, seed: int) -> "ImageSet":
+        """Turn each image by 0, 90, 180 or 270 degrees at random, and make the angle a class.
+
+        The classes are pairs, "cat 90°": a harder task from the same images.
+
+        Args:
+            seed: The seed of the angles.
+        """
+        if self.image_size[0] != self.image_size[1]:
+            raise ValueError(
+                f"rotations need square images, not {self.image_size} pixels; give image_size"
+            )
+        turns = torch.randint(4, (len(self),), generator=generator_of(seed, *ROTATION))
+        images = self.images.clone()
+        for turn in (1, 2, 3):
+            images[turns == turn] = images[turns == turn].rot90(turn, (2, 3))
+        classes = tuple(f"{name} {90 * turn}°" for name in self.classes for turn in range(4))
+        return replace(self, images=images, labels=4 * self.labels + turns, classes=classes)
 
     def split(self, fraction: float, seed: int) -> tuple["ImageSet", "ImageSet"]:
         """Split off a random fraction, keeping groups together.

@@ -108,6 +108,7 @@ def load_splits(
     validation: float,
     image_size: int | None,
     limit: int | None,
+    rotations: bool,
     corrupt: Corrupt,
     seed: int,
 ) -> MemorySplits:
@@ -122,7 +123,10 @@ def load_splits(
     sets = {"train": train, "test": splits.test}
     if validation and held_out is not None:
         sets["validation"] = held_out
-    return MemorySplits(Description(train.classes, train.image_size, 1.0, mean, std), sets)
+    if rotations:
+        sets = {split: images.rotate(seed) for split, images in sets.items()}
+    classes = sets["train"].classes
+    return MemorySplits(Description(classes, train.image_size, 1.0, mean, std), sets)
 
 
 def stream_splits(
@@ -132,16 +136,18 @@ def stream_splits(
     validation: float,
     image_size: int | None,
     limit: int | None,
+    rotations: bool,
     corrupt: Corrupt,
     seed: int,
 ) -> StreamSplits:
     """Open a data set for streaming; the arguments are those of `ImageData`."""
     del seed  # the order is the plan's
     constants = _normalisation(name)
-    if constants is None or limit is not None:
+    if constants is None or limit is not None or rotations:
         raise ValueError(
-            f"{name} cannot be streamed with limit={limit}: streaming takes the whole of a data "
-            f"set whose mean and std are known ({', '.join(KNOWN)}); streaming=False loads it"
+            f"{name} cannot be streamed with limit={limit}, rotations={rotations}: streaming takes "
+            f"the whole of a data set whose mean and std are known ({', '.join(KNOWN)}), as it is; "
+            "streaming=False loads it"
         )
     opened = open_source(name, root).open(streaming=True)
     rows = dict(opened.splits)

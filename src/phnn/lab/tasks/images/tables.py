@@ -10,6 +10,7 @@ from typing import Any
 from phnn.lab.seeds import derive_seed
 from phnn.lab.tasks.images.sources import (
     SPLIT_NAMES,
+    TABLE_SUFFIXES,
     Encoded,
     Opened,
     Rows,
@@ -105,10 +106,33 @@ class TableFolder:
     def _load(self, streaming: bool) -> Mapping[str, Any]:
         import datasets
 
-        if any((self.folder / mark).exists() for mark in ("dataset_dict.json", "state.json")):
-            saved = datasets.load_from_disk(str(self.folder))
-            return saved if isinstance(saved, Mapping) else {"train": saved}
-        return datasets.load_dataset(str(self.folder), streaming=streaming)  # type: ignore[no-any-return]
+        self._check_files()
+        try:
+            if any((self.folder / mark).exists() for mark in ("dataset_dict.json", "state.json")):
+                saved = datasets.load_from_disk(str(self.folder))
+                return saved if isinstance(saved, Mapping) else {"train": saved}
+            return datasets.load_dataset(str(self.folder), streaming=streaming)  # type: ignore[no-any-return]
+        except (
+            OSError,
+            ValueError,
+            KeyError,
+            TypeError,
+            datasets.exceptions.DatasetsError,
+        ) as error:
+            raise ValueError(f"the data set in {self.folder} cannot be read: {error}") from error
+
+    def _check_files(self) -> None:
+        """Raise a ValueError that names the first damaged file, which `datasets` does not."""
+        from pyarrow import ArrowException, parquet  # type: ignore[import-untyped]
+
+        for file in sorted(p for p in self.folder.rglob("*") if p.suffix in TABLE_SUFFIXES):
+            if not file.is_file():
+                raise ValueError(f"{file} is not a regular file")
+            if file.suffix == ".parquet":
+                try:
+                    parquet.read_metadata(file)
+                except (OSError, ArrowException) as error:
+                    raise ValueError(f"{file} is damaged, or not parquet: {error}") from error
 
 
 def _open_tables(name: str, tables: Mapping[str, Any], renamed: Mapping[str, str]) -> Opened:
@@ -137,7 +161,7 @@ def _open_tables(name: str, tables: Mapping[str, Any], renamed: Mapping[str, str
 def _count_rows(name: str, split: str, table: Any) -> int:
     """Return the number of rows; of a stream, from what is known about its files."""
     import datasets
-    from pyarrow import parquet  # type: ignore[import-untyped]
+    from pyarrow import parquet
 
     if isinstance(table, datasets.Dataset):
         return len(table)

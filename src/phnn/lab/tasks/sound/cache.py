@@ -2,9 +2,10 @@
 
 import hashlib
 import json
+import logging
 import math
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -12,15 +13,17 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 import torch
-from filelock import FileLock
 from torch import Tensor
 
 from phnn.io.atomic import write_text
+from phnn.lab.files import lock
 from phnn.lab.tasks.sound.features import POOLED, Magnitudes, check_magnitudes, count_hop, extract
 from phnn.lab.tasks.sound.recordings import Broken, Format, Recording, Skipped, read_wave
 from phnn.lab.tasks.sound.spectrograms import BINS, Order, find_phases
 
 Dtype = Literal["float32", "float16"]
+
+logger = logging.getLogger(__name__)
 
 VERSION = 1  # part of every key; raise it when the features change
 INDEX = "index.json"  # written last: where it is, everything is
@@ -93,7 +96,7 @@ def cached_features(
     """Open the features of recordings; compute the missing ones first.
 
     A computation that was stopped continues where it was. Of several processes, one computes and
-    the others wait for it.
+    the others wait for it. What does not match its checksum is computed again.
 
     Args:
         recordings: The files.
@@ -103,26 +106,75 @@ def cached_features(
         skipped: Takes the recordings that cannot be read, or raises.
     """
     folder = cache / f"sound-{_make_key(recordings, options)}"
-    if not (folder / INDEX).exists():
+    opened = _open_whole(folder)
+    if opened is None:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(folder / "lock").acquire()
+            held = lock(folder / "lock")
         except OSError as error:
             raise OSError(
                 f"spectrograms cannot be kept in {cache} ({error}); give another folder with cache="
             ) from error
-        with lock:
-            if not (folder / INDEX).exists():
+        with held:
+            opened = _open_whole(folder)
+            if opened is None:
                 _compute(recordings, format, options, folder, skipped.mode)
-    index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+                opened = _open_whole(folder)
+        if opened is None:
+            raise OSError(
+                f"the spectrograms in {folder} change while they are written; the disk may be "
+                "failing, or another program uses the folder: give another with cache="
+            )
+    values, sums, index = opened
     for reason in index["skipped"]:
         skipped.add(reason)
-    return Features(
-        np.load(folder / "features.npy", mmap_mode="r"),
-        options.scale(format.channels),
-        torch.from_numpy(np.load(folder / "sums.npy")),
-        tuple(index["rows"]),
-    )
+    scale = options.scale(format.channels)
+    return Features(values, scale, torch.from_numpy(sums), tuple(index["rows"]))
+
+
+def _open_whole(folder: Path) -> tuple[Any, Any, dict[str, Any]] | None:
+    """Return features, sums and index, if they are all as they were written.
+
+    The recordings that are not are marked, to be computed again.
+    """
+    if not (folder / INDEX).exists():
+        return None
+    try:
+        index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+        values = np.load(folder / "features.npy", mmap_mode="r")
+        sums, digests = (np.load(folder / name) for name in ("sums.npy", "digests.npy"))
+        if index["sha256"] != _seal_index(index, digests):
+            raise ValueError("its index does not match its checksum")
+        damaged = [
+            row
+            for row in index["rows"]
+            if _digest(values[row], sums[row]) != digests[row].tobytes()
+        ]
+        if not damaged:
+            return values, sums, index
+        done = np.load(folder / "done.npy", mmap_mode="r+")
+        done[damaged] = False
+        done.flush()
+        reason = f"{len(damaged)} recordings do not match their checksums"
+    except (OSError, ValueError, KeyError, TypeError, IndexError, EOFError) as error:
+        (folder / "done.npy").unlink(missing_ok=True)
+        reason = f"{error}"
+    (folder / INDEX).unlink(missing_ok=True)
+    logger.warning("the spectrograms in %s are damaged (%s) and are made again", folder, reason)
+    return None
+
+
+def _digest(values: npt.NDArray[Any], sums: npt.NDArray[Any]) -> bytes:
+    """Return the SHA-256 of what is stored of a recording."""
+    digest = hashlib.sha256(np.ascontiguousarray(values).data)
+    digest.update(np.ascontiguousarray(sums).data)
+    return digest.digest()
+
+
+def _seal_index(index: Mapping[str, Any], digests: npt.NDArray[Any]) -> str:
+    """Return the SHA-256 of an index and of the digests of the recordings."""
+    text = json.dumps([index["rows"], index["skipped"]])
+    return hashlib.sha256(text.encode() + digests.tobytes()).hexdigest()
 
 
 def _make_key(recordings: Sequence[Recording], options: Options) -> str:
@@ -146,6 +198,7 @@ def _compute(
     shape = (len(recordings), len(scale), BINS, POOLED * blocks)
     values = _open(folder / "features.npy", shape, options.dtype)
     sums = _open(folder / "sums.npy", (*shape[:2], 2), "float64")
+    digests = _open(folder / "digests.npy", (len(recordings), 32), "uint8")
     done = _open(folder / "done.npy", shape[:1], "bool")
     skipped = Skipped(broken)
     for row, recording in enumerate(tqdm(recordings, desc="spectrograms", unit="recording")):
@@ -160,13 +213,18 @@ def _compute(
                 magnitudes=options.magnitudes,
                 microphones=options.microphones,
             )
-            values[row] = _round(spectrogram, scale, options, recording)
             both = (spectrogram, spectrogram.square())
-            sums[row] = torch.stack([x.sum((1, 2), dtype=torch.float64) for x in both], 1)
+            rounded = _round(spectrogram, scale, options, recording)
+            total = torch.stack([x.sum((1, 2), dtype=torch.float64) for x in both], 1).numpy()
+            values[row], sums[row] = rounded, total
+            # of what was computed, not of what the disk made of it
+            digests[row] = np.frombuffer(_digest(rounded, total), np.uint8)
             values.flush()
             sums.flush()
+            digests.flush()
             done[row] = True
-    index = {"rows": np.flatnonzero(done).tolist(), "skipped": skipped.reasons}
+    index: dict[str, Any] = {"rows": np.flatnonzero(done).tolist(), "skipped": skipped.reasons}
+    index["sha256"] = _seal_index(index, digests)
     done.flush()
     write_text(folder / INDEX, json.dumps(index))
 
@@ -179,7 +237,7 @@ def _open(path: Path, shape: tuple[int, ...], dtype: str) -> Any:
             return array
     except (FileNotFoundError, ValueError, EOFError):
         pass
-    # done.npy is made last: where it is, the other two are whole
+    # done.npy is made last: where it is, the others are whole
     path.with_name("done.npy").unlink(missing_ok=True)
     needed = math.prod(shape) * np.dtype(dtype).itemsize
     free = shutil.disk_usage(path.parent).free

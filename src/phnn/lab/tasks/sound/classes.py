@@ -1,7 +1,8 @@
 """The classes of a set of recordings."""
 
-import json
 from pathlib import Path
+
+from phnn.lab.files import read_json
 
 SETTINGS = "simulation.json"  # beside simulated recordings: how they were made
 
@@ -29,4 +30,8 @@ def find_classes(root: Path) -> tuple[str, ...]:
     settings = root / SETTINGS
     if not settings.is_file():
         return CLASSES
-    return tuple(json.loads(settings.read_text(encoding="utf-8"))["classes"])
+    content = read_json(settings)
+    classes = content.get("classes") if isinstance(content, dict) else None
+    if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
+        raise ValueError(f"{settings} is damaged: it must name the classes of the recordings")
+    return tuple(classes)

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from filelock import FileLock
 from torch import Tensor
 
 from phnn._names import check_choices
+from phnn.lab.files import lock
 from phnn.lab.tasks.batches import Plan
 from phnn.lab.tasks.cache import cache_folder
 from phnn.lab.tasks.data import Data
@@ -284,6 +284,6 @@ def _simulate() -> Path:
     name = f"simulated-sound-{hashlib.sha256(settings.encode()).hexdigest()[:8]}"
     folder = cache_folder() / name
     folder.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder.with_suffix(".lock")):  # one process makes it, the others wait
+    with lock(folder.with_suffix(".lock")):  # one process makes it, the others wait
         simulate(simulation, folder, **SIMULATED)
     return folder

@@ -88,7 +88,7 @@ def detect(
         recordings: Files, or folders of files. For recordings with two microphones the file of the
             first, NAME_A.wav, with NAME_B.wav beside it.
     """
-    for file in _find_files(recordings):
+    for file in find_recordings(recordings):
         waves = _find_waves(file, metadata["microphones"])
         wave = _read(waves, metadata)
         magnitudes, probabilities = _hear(model, metadata, wave)
@@ -101,6 +101,22 @@ def detect(
             seconds=seconds,
             rate=metadata["rate"],
         )
+
+
+def read_inputs(metadata: Mapping[str, Any], files: Sequence[str | Path]) -> Iterator[Tensor]:
+    """Yield pieces of recordings as a network takes them, of the length that it was tested on.
+
+    Args:
+        metadata: The metadata of the network.
+        files: Recordings, of the first microphone.
+    """
+    length = round(metadata["seconds"] * metadata["rate"])
+    for file in files:
+        wave = _read(_find_waves(Path(file), metadata["microphones"]), metadata)
+        pieces = wave.split(length, 1)
+        whole = [piece for piece in pieces if piece.shape[1] == length]
+        for piece in whole or pieces:
+            yield preprocess(piece, metadata)
 
 
 def _hear(model: Network, metadata: Mapping[str, Any], wave: Tensor) -> tuple[Tensor, Tensor]:
@@ -147,7 +163,8 @@ def find_events(probabilities: Tensor, classes: Sequence[str], seconds: float) -
     return sorted(events)
 
 
-def _find_files(paths: Sequence[str | Path]) -> list[Path]:
+def find_recordings(paths: Sequence[str | Path]) -> list[Path]:
+    """Return the recordings of the first microphone among paths, and in folders among them."""
     found: list[Path] = []
     for path in map(Path, paths):
         if not path.exists():
@@ -167,8 +184,8 @@ def _find_waves(file: Path, microphones: int) -> list[Path]:
     first, *others = (f"_{microphone}" for microphone in MICROPHONES[:microphones])
     if not file.stem.endswith(first):
         raise ValueError(
-            f"the network hears {microphones} microphones; give the file of the first, which is "
-            f"called NAME{first}.wav, not {file}"
+            f"the network needs recordings of {microphones} microphones; give the file of the "
+            f"first, NAME{first}.wav, not {file}"
         )
     waves = [file, *(file.with_stem(file.stem.removesuffix(first) + other) for other in others)]
     for wave in waves:

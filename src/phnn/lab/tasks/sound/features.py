@@ -119,4 +119,6 @@ def preprocess(wave: Tensor, metadata: Mapping[str, Any]) -> Tensor:
         microphones=microphones,
     )
     mean, std = (torch.tensor(metadata[key], device=wave.device) for key in ("mean", "std"))
+    if not (mean.isfinite().all() and std.isfinite().all() and (std > 0).all()):
+        raise ValueError("mean and std in the metadata must be finite, and std above 0")
     return standardize(features, mean, std)

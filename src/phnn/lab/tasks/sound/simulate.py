@@ -27,6 +27,7 @@ from scipy import fft
 from scipy.signal import oaconvolve
 
 from phnn.io.atomic import replacing, write_text
+from phnn.lab.files import read_json
 from phnn.lab.tasks.sound.classes import SETTINGS
 from phnn.lab.tasks.sound.clips import SPLITS, Clip, Clips, Split
 from phnn.lab.tasks.sound.features import count_hop
@@ -345,7 +346,9 @@ def _keep_settings(simulation: Simulation, out: Path) -> None:
     if not file.exists():
         write_text(file, json.dumps(simulation.settings, indent=2) + "\n")
         return
-    there = json.loads(file.read_text(encoding="utf-8"))
+    there = read_json(file)
+    if not isinstance(there, dict):
+        raise ValueError(f"{file} is damaged; delete it if the scenes have these settings")
     other = [
         f"{name} {there.get(name)}, not {value}"
         for name, value in simulation.settings.items()

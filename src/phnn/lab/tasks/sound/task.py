@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from phnn.lab.tasks.sound.data import SoundData
-from phnn.lab.tasks.sound.detection import Event, predict
+from phnn.lab.tasks.sound.detection import Event, find_recordings, predict, read_inputs
 from phnn.lab.tasks.sound.spectrograms import BINS
 from phnn.lab.tasks.task import Score, Task
 from phnn.models import Network, SEDnet
@@ -42,6 +42,8 @@ SOUND = Task(
     network_options=_choose_options,
     check_network=_check_network,
     predict=predict,
+    inputs=read_inputs,
+    find_files=find_recordings,
     columns=("recording", *Event._fields),
     picture="phnn.lab.tasks.sound.report:draw_heard",
     sections="phnn.lab.tasks.sound.report:sections",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +16,9 @@ from torch import Tensor, nn
 from phnn.io import replacing
 from phnn.lab.runs import Run
 from phnn.lab.tasks.images import ImageData
-from phnn.lab.tasks.report import Say, Shelf
+from phnn.lab.tasks.report import RunLoader, Say
+
+logger = logging.getLogger(__name__)
 
 FILE = "evaluation.npz"  # in the folder of a run
 
@@ -47,22 +51,22 @@ class Answers:
         return float(self.right.mean())
 
 
-def find_answers(run: Run, shelf: Shelf, say: Say) -> Answers:
+def find_answers(run: Run, loader: RunLoader, say: Say) -> Answers:
     """Return the answers of a run's network, and keep them in the folder of the run.
 
     Args:
         run: A run with a saved network.
-        shelf: Gives the network and its data when there are no answers yet.
-        say: Is told when the network is tested.
+        loader: Loads the network and its data if there are no answers yet.
+        say: Called with a message before the network is tested.
 
     Raises:
         DataMissingError: The data cannot be read.
     """
-    path, digest = run.folder / FILE, shelf.digest(run)
+    path, digest = run.folder / FILE, loader.digest(run)
     kept = _read(path, digest)
     if kept is not None:
         return kept
-    model, data = shelf.open(run)
+    model, data = loader.load(run)
     say(f"testing {run.folder.name}")
     answers = _test(model, data)
     with replacing(path) as temporary, temporary.open("wb") as file:
@@ -81,11 +85,15 @@ def _read(path: Path, digest: str) -> Answers | None:
     """Return the answers in a file if they belong to the network and data with this digest."""
     if not path.is_file():
         return None
-    with np.load(path, allow_pickle=False) as file:
-        if "digest" not in file or str(file["digest"]) != digest:
-            return None
-        classes = tuple(str(name) for name in file["classes"])
-        return Answers(classes, file["labels"], file["predictions"], file["probabilities"])
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            if "digest" not in file or str(file["digest"]) != digest:
+                return None
+            classes = tuple(str(name) for name in file["classes"])
+            return Answers(classes, file["labels"], file["predictions"], file["probabilities"])
+    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        logger.warning("%s is damaged (%s) and is made again", path, error)
+        return None
 
 
 def _test(model: nn.Module, data: ImageData) -> Answers:

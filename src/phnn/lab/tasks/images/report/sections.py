@@ -16,7 +16,7 @@ from phnn.lab.tasks.images.report.confusion import (
     score_classes,
 )
 from phnn.lab.tasks.images.report.gradcam import draw_looks, look
-from phnn.lab.tasks.report import Say, Shelf, find_trained, group_families
+from phnn.lab.tasks.report import RunLoader, Say, find_trained, group_families
 
 SHOWN = 20  # classes in a table; of more classes, the worst and the best
 CASES = 5  # images in a Grad-CAM figure
@@ -24,18 +24,18 @@ CASES = 5  # images in a Grad-CAM figure
 Answered = tuple[Run, Answers]
 
 
-def sections(runs: Sequence[Run], shelf: Shelf, say: Say) -> Iterator[Section]:
+def sections(runs: Sequence[Run], loader: RunLoader, say: Say) -> Iterator[Section]:
     """Yield the scores of each class, and Grad-CAM.
 
     Args:
         runs: The runs of the report.
-        shelf: The networks and data of the runs.
-        say: Is told what takes a while.
+        loader: Loads the networks and data of the runs.
+        say: Called with a message before each slow step.
 
     Raises:
         DataMissingError: The data cannot be read.
     """
-    families = _answer(runs, shelf, say)
+    families = _answer(runs, loader, say)
     if not families:
         return
     yield Section("classes", "Classes", list(_show_classes(families)))
@@ -45,31 +45,31 @@ def sections(runs: Sequence[Run], shelf: Shelf, say: Say) -> Iterator[Section]:
         "are the test images about which the last network is most certain, one of each class as "
         "far as possible: some of its right answers, and some of its wrong ones."
     )
-    pictures = pages.gallery(_draw_looks(families.values(), shelf))
+    pictures = pages.gallery(_draw_looks(families.values(), loader))
     yield Section("attention", "Where the networks look", [about, pictures])
 
 
-def figures(runs: Sequence[Run], shelf: Shelf, say: Say) -> Iterator[Picture]:
+def figures(runs: Sequence[Run], loader: RunLoader, say: Say) -> Iterator[Picture]:
     """Yield the confusion matrices, and Grad-CAM.
 
     Args:
         runs: The runs of the report.
-        shelf: The networks and data of the runs.
-        say: Is told what takes a while.
+        loader: Loads the networks and data of the runs.
+        say: Called with a message before each slow step.
 
     Raises:
         DataMissingError: The data cannot be read.
     """
-    families = _answer(runs, shelf, say)
+    families = _answer(runs, loader, say)
     for members in families.values():
         yield from _draw_confusions(members)
-    yield from _draw_looks(families.values(), shelf)
+    yield from _draw_looks(families.values(), loader)
 
 
-def _answer(runs: Sequence[Run], shelf: Shelf, say: Say) -> dict[str, list[Answered]]:
+def _answer(runs: Sequence[Run], loader: RunLoader, say: Say) -> dict[str, list[Answered]]:
     """Return the answers of one network of each variant, by family."""
     return {
-        family: [(run, find_answers(run, shelf, say)) for run in members]
+        family: [(run, find_answers(run, loader, say)) for run in members]
         for family, members in group_families(find_trained(runs)).items()
     }
 
@@ -118,14 +118,14 @@ def _draw_confusions(members: Iterable[Answered]) -> Iterator[Picture]:
         )
 
 
-def _draw_looks(families: Iterable[Sequence[Answered]], shelf: Shelf) -> Iterator[Picture]:
+def _draw_looks(families: Iterable[Sequence[Answered]], loader: RunLoader) -> Iterator[Picture]:
     for members in families:
         pair = choose_pair(members)
         _, answers = pair[-1]
         for right in (True, False):
             indices = choose_cases(answers, right, CASES)
             if indices:
-                yield _draw_cases(pair, indices, shelf, "right" if right else "wrong")
+                yield _draw_cases(pair, indices, loader, "right" if right else "wrong")
 
 
 def choose_pair(members: Sequence[Answered]) -> list[Answered]:
@@ -141,12 +141,12 @@ def choose_pair(members: Sequence[Answered]) -> list[Answered]:
 
 
 def _draw_cases(
-    pair: Sequence[Answered], indices: Sequence[int], shelf: Shelf, kind: str
+    pair: Sequence[Answered], indices: Sequence[int], loader: RunLoader, kind: str
 ) -> Picture:
     focus, answers = pair[-1]
     looks = []
     for run, _ in pair:
-        model, data = shelf.open(run)
+        model, data = loader.load(run)
         images, inputs = take_images(data, indices)
         looks.append(look(run.variant, model, inputs, answers.classes))
     labels = [answers.classes[answers.labels[index]] for index in indices]

@@ -12,7 +12,7 @@ from phnn.lab import pages
 from phnn.lab.drawing import Picture
 from phnn.lab.pages import Section
 from phnn.lab.runs import Run
-from phnn.lab.tasks.report import Say, Shelf, find_trained, group_families
+from phnn.lab.tasks.report import RunLoader, Say, find_trained, group_families
 from phnn.lab.tasks.sound.batches import SoundBatch
 from phnn.lab.tasks.sound.detection import THRESHOLD
 from phnn.lab.tasks.sound.features import restore_magnitudes
@@ -26,13 +26,13 @@ from phnn.lab.tasks.sound.task import SOUND
 RECORDINGS = 2  # of the test split, for each network
 
 
-def sections(runs: Sequence[Run], shelf: Shelf, say: Say) -> Iterator[Section]:
+def sections(runs: Sequence[Run], loader: RunLoader, say: Say) -> Iterator[Section]:
     """Yield the radars, and the events of some recordings.
 
     Args:
         runs: The runs of the report.
-        shelf: The networks and data of the runs.
-        say: Is told what takes a while.
+        loader: Loads the networks and data of the runs.
+        say: Called with a message before each slow step.
 
     Raises:
         DataMissingError: The recordings cannot be read.
@@ -48,23 +48,23 @@ def sections(runs: Sequence[Run], shelf: Shelf, say: Say) -> Iterator[Section]:
             "found, those it missed, and its false alarms. The spectrograms show the first "
             "recording."
         )
-        pictures = pages.gallery(_draw_events(trained, shelf))
+        pictures = pages.gallery(_draw_events(trained, loader))
         yield Section("events", "Events", [about, pictures])
 
 
-def figures(runs: Sequence[Run], shelf: Shelf, say: Say) -> Iterator[Picture]:
+def figures(runs: Sequence[Run], loader: RunLoader, say: Say) -> Iterator[Picture]:
     """Yield the radars, the spectrograms and the events of some recordings.
 
     Args:
         runs: The runs of the report.
-        shelf: The networks and data of the runs.
-        say: Is told what takes a while.
+        loader: Loads the networks and data of the runs.
+        say: Called with a message before each slow step.
 
     Raises:
         DataMissingError: The recordings cannot be read.
     """
     yield from _draw_radars(runs)
-    yield from _draw_events(find_trained(runs), shelf)
+    yield from _draw_events(find_trained(runs), loader)
 
 
 def _draw_radars(runs: Sequence[Run]) -> Iterator[Picture]:
@@ -83,11 +83,11 @@ def _draw_radars(runs: Sequence[Run]) -> Iterator[Picture]:
             )
 
 
-def _draw_events(runs: Sequence[Run], shelf: Shelf) -> Iterator[Picture]:
+def _draw_events(runs: Sequence[Run], loader: RunLoader) -> Iterator[Picture]:
     """Yield the events that each network finds, and the spectrograms of the first recording."""
     shown: set[str] = set()
     for run in runs:
-        model, data = shelf.open(run)
+        model, data = loader.load(run)
         batch = _take_first(data.test_dataloader())
         if run.family not in shown:
             shown.add(run.family)

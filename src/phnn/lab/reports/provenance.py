@@ -1,4 +1,4 @@
-"""Where the results of a report come from."""
+"""The sections of a report that say where its results come from."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _describe_outcome(run: Run, score: Score) -> str:
     return score.show(run.result[f"test_{score.name}"])
 
 
-def show_origin(results: Results) -> Section:
+def show_provenance(results: Results) -> Section:
     """Return the section with the environment, the seeds, the recipes and the command."""
     ended = [run.result for run in results.runs if run.result is not None]
     known = [
@@ -69,14 +69,15 @@ def show_origin(results: Results) -> Section:
             text = yaml.safe_dump(_hide(recipe), sort_keys=False, allow_unicode=True)
             summary = f"Recipe of the first run of {family}"
             elements.append(pages.fold(summary, pages.code(text)))
-    return Section("origin", "How to repeat it", elements)
+    return Section("provenance", "How to repeat it", elements)
 
 
 def _hide(recipe: Tree) -> Tree:
     """Return a recipe with the names of files, without the folders of somebody's machine."""
     hidden = dict(recipe)
-    if hidden.get("start") is not None:
-        hidden["start"] = Path(hidden["start"]).name
+    for key in ("start", "distill"):
+        if hidden.get(key) is not None:
+            hidden[key] = Path(hidden[key]).name
     hidden["data"] = {
         key: Path(value).name if key in PRIVATE and value is not None else value
         for key, value in recipe.get("data", {}).items()

@@ -1,4 +1,4 @@
-"""The networks and data of the runs in a report."""
+"""The loader that gives the report of a task its networks and data."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from phnn.lab.trained import Trained, fit_data, load_trained
 from phnn.lab.training.build import build_data
 
 
-class Shelf:
-    """The shelf that reports give to tasks; it reads data that runs share once.
+class CachingRunLoader:
+    """Load networks and data from run folders; read data that runs share once.
 
     Args:
         overrides: Parts of the recipes to replace, such as the folder of the data.
@@ -26,8 +26,8 @@ class Shelf:
         self._overrides = overrides or {}
         self._data: dict[str, Data | DataMissingError] = {}
 
-    def open(self, run: Run) -> tuple[nn.Module, Data]:
-        """Return the network of a run and its data, see `phnn.lab.tasks.report.Shelf`."""
+    def load(self, run: Run) -> tuple[nn.Module, Data]:
+        """Return the network of a run and its data; see `phnn.lab.tasks.report.RunLoader`."""
         trained = load_trained(run.folder)
         data = self._read(self._build_recipe(trained))
         try:

@@ -1,4 +1,4 @@
-"""The lines of a table: each variant over its seeds."""
+"""Summaries of variants over their seeds: the rows of a comparison's table."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 from phnn.lab.comparison import Comparison
+from phnn.lab.paper.emissions import POWER, estimate_co2
 from phnn.lab.runs import Run
 from phnn.lab.tasks import Score, Task, find_task
-from phnn.lab.training.energy import PAPER_POWER, estimate_co2
 
 MEGABYTE = 10**6
 
@@ -29,7 +29,7 @@ class Spread(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Line:
+class Summary:
     """One variant of a table, over its seeds.
 
     Attributes:
@@ -87,7 +87,7 @@ class Line:
         return self.scores.get(self.task.primary.name)
 
     def to_row(self) -> dict[str, Any]:
-        """Return the line for files: the task by its name, each score as NAME and NAME_std."""
+        """Return the summary for files: the task by its name, each score as NAME and NAME_std."""
         row: dict[str, Any] = {}
         for name in (f.name for f in fields(self)):
             if name == "scores":
@@ -99,8 +99,8 @@ class Line:
         return {**row, "task": self.task.name}
 
     @classmethod
-    def from_row(cls, row: Mapping[str, Any]) -> Line:
-        """Return the line that `to_row` wrote."""
+    def from_row(cls, row: Mapping[str, Any]) -> Summary:
+        """Return the summary that `to_row` wrote."""
         task = find_task(row["task"])
         scores = {
             score.name: Spread(row[score.name], row[f"{score.name}_std"])
@@ -111,10 +111,8 @@ class Line:
         return cls(**{**plain, "task": task, "seeds": tuple(row["seeds"]), "scores": scores})
 
 
-def summarize(
-    comparison: Comparison, runs: Sequence[Run], power: float = PAPER_POWER
-) -> list[Line]:
-    """Return the lines of a comparison's table.
+def summarize(comparison: Comparison, runs: Sequence[Run], power: float = POWER) -> list[Summary]:
+    """Return a summary of each variant of a comparison.
 
     Args:
         comparison: Gives the variants, their baselines and the paper's scores.
@@ -126,7 +124,7 @@ def summarize(
         members[run.family, run.variant].append(run)
     baselines = {v.family: members[v.family, v.name] for v in comparison.variants if v.baseline}
     return [
-        make_line(
+        summarize_variant(
             comparison.task,
             variant.family,
             variant.name,
@@ -139,7 +137,7 @@ def summarize(
     ]
 
 
-def make_line(
+def summarize_variant(
     task: Task,
     family: str,
     variant: str,
@@ -147,9 +145,9 @@ def make_line(
     *,
     baseline: Sequence[Run] = (),
     paper: str | None = None,
-    power: float = PAPER_POWER,
-) -> Line:
-    """Return the line of a variant.
+    power: float = POWER,
+) -> Summary:
+    """Return the summary of a variant.
 
     Args:
         task: The task of the network.
@@ -163,14 +161,14 @@ def make_line(
     by_seed, others = _collect_results(runs), _collect_results(baseline)
     failed = sum(run.status == "failed" for run in runs)
     waiting = sum(run.status == "waiting" for run in runs)
-    line = Line(family, variant, task, tuple(by_seed), failed, waiting, paper=paper)
+    summary = Summary(family, variant, task, tuple(by_seed), failed, waiting, paper=paper)
     if not by_seed:
-        return line
+        return summary
     results = list(by_seed.values())
     first, whole = results[0], next(iter(others.values()), {})
     seconds = sum(result["train_seconds"] for result in results)
     return replace(
-        line,
+        summary,
         parameters=first["parameters"],
         parameters_percent=_percent(first, whole, "parameters"),
         conv_parameters=first.get("conv_parameters"),

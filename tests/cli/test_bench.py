@@ -12,9 +12,10 @@ def test_bench(here, call):
     code, out, _ = call(*argv, "-o", table)
     assert code == 0
     head, *rows = out.splitlines()[:6]
-    assert head.split()[:3] == ["form", "parameters", "multiplications"]
+    assert head.split()[:4] == ["runtime", "form", "file", "MB"]
     forms = ["real", "real, accelerated", "assembled", "folded", "accelerated"]
-    assert [row.partition("  ")[0] for row in rows] == forms
+    assert [row.removeprefix("torch").strip().partition("  ")[0] for row in rows] == forms
+    assert "fastest here: " in out
     with table.open() as file:
         found = {row["form"]: row for row in csv.DictReader(file)}
     assert list(found) == forms
@@ -30,7 +31,7 @@ def test_bench_without_training(here, call):
     argv = ["bench", "mynetworks:make", "--shape", "1,4,4,4", "--n", "2", "--rounds", "1"]
     code, out, _ = call(*argv, "--no-training")
     assert code == 0
-    assert len(out.splitlines()[1].split()) == 5
+    assert len(out.splitlines()[1].split()) == 7
 
 
 @pytest.mark.parametrize(
@@ -40,6 +41,8 @@ def test_bench_without_training(here, call):
         (["mynetworks:make", "--rounds", "0"], "--rounds: '0' is not a whole number"),
         (["mynetworks:make", "--threads", "0"], "--threads: '0' is not a whole number"),
         (["mynetworks:make"], "does not take an input of shape 16,3,32,32"),
+        (["mynetworks:make", "--runtime", "torch,tpu"], "runtime must be one of torch, compile, "),
+        (["mynetworks:make", "--device", "tpu"], "device must be cpu or cuda; got 'tpu'"),
     ],
 )
 def test_bench_bad_input(here, refuse, argv, message):
@@ -56,7 +59,33 @@ def test_bench_compiled(here, call, monkeypatch):
 
     monkeypatch.setattr(torch, "compile", keep)
     argv = ["bench", "mynetworks:make", "--shape", "2,4,4,4", "--n", "2", "--rounds", "1"]
-    code, out, _ = call(*argv, "--compile")
+    code, out, _ = call(*argv, "--runtime", "compile")
     assert code == 0
-    assert "input 2,4,4,4, compiled, " in out
+    assert f"input 2,4,4,4, compile {torch.__version__}, " in out
     assert len(compiled) > 5  # the models, and the layers before they are chosen
+
+
+def test_bench_in_several_runtimes(here, call):
+    pytest.importorskip("onnxruntime")
+    table = here / "bench.csv"
+    argv = ["bench", "mynetworks:make", "--shape", "2,4,4,4", "--n", "2", "--rounds", "1"]
+    code, out, _ = call(*argv, "--runtime", "torch,onnxruntime", "-o", table)
+    assert code == 0
+    with table.open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["runtime"] for row in rows] == 5 * ["torch"] + 5 * ["onnxruntime"]
+    real, *_, fast = rows[5:]
+    assert real["inference_ratio"] == "1.0"
+    assert real["training_seconds"] == ""  # there is no training
+    assert int(fast["bytes"]) < 0.7 * int(real["bytes"])
+    assert "onnxruntime" in out.splitlines()[-2]
+
+
+def test_bench_without_a_gpu(here, refuse, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert "--device cuda: torch finds no GPU here" in refuse(
+        "bench", "mynetworks:make", "--device", "cuda"
+    )
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    argv = ["bench", "mynetworks:make", "--device", "cuda", "--runtime", "torch,onnxruntime"]
+    assert "is for torch and compile; onnxruntime run on the CPU" in refuse(*argv)

@@ -40,7 +40,7 @@ def test_the_shape_that_a_file_knows(dense):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("", "nothing says the shape of an input of this model; give --shape, such as"),
+        ("", "the input shape of this model is unknown; give --shape, such as"),
         ("--shape 2,4,4,4 --input x.npy", "give --shape or --input, not both"),
         ("--shape 2,x", "argument --shape: '2,x' is not a list of sizes such as 1,3,32,32"),
         ("--shape 2,0", "argument --shape: '2,0' is not a list"),

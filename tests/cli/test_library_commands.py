@@ -1,5 +1,8 @@
 """convert, inspect and export."""
 
+import json
+
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -54,7 +57,7 @@ def test_inspect_a_name(call):
 
 @pytest.mark.parametrize(
     ("format", "suffix", "options"),
-    [("onnx", "onnx", ""), ("torch", "pt2", "--no-fold --shape 2,3,8,8 --no-dynamic-batch")],
+    [("onnx", "onnx", ""), ("torch", "pt2", "--fold --shape 2,3,8,8 --no-dynamic-batch")],
 )
 def test_export(dense, call, format, suffix, options):
     if format == "onnx":
@@ -63,12 +66,32 @@ def test_export(dense, call, format, suffix, options):
     code, out, _ = call("export", dense, "--format", format, "-o", file, *options.split())
     assert code == 0
     assert out.startswith(f"wrote {file}: {file.stat().st_size:,} bytes; the outputs differ")
-    assert "bytes with --no-fold" in out
+    assert "bytes with --fold" in out
+
+
+def test_export_for_a_runtime(here, call, refuse):
+    pytest.importorskip("onnxruntime")
+    code = "import phnn\n\ndef make():\n    return phnn.PHLinear(64, 64, n=2)\n"
+    (here / "ph.py").write_text(code)
+    np.save(here / "rows.npy", torch.randn(9, 64).numpy())
+    plan = {"runtime": "onnxruntime", "layers": {"": {"form": "cp_rows", "rank": 3}}}
+    (here / "plan.json").write_text(json.dumps(plan))
+    argv = ["export", "ph:make", "-o", "a.onnx", "--shape", "2,64"]
+    small = ["--runtime", "onnxruntime", "--plan", "plan.json", "--storage", "int8", "--opset", 20]
+    code, out, _ = call(*argv, *small)
+    assert code == 0
+    assert "1 cp_rows" in out
+    assert 64 * 32 < (here / "a.onnx").stat().st_size < 64 * 32 + 6000
+    code, out, _ = call(*argv, "--quantize", "static", "--calibration", "rows.npy")
+    assert code == 0
+    assert "of the largest" in out
+    assert "runtime must be one of torch, compile, " in refuse(*argv, "--runtime", "tpu")
+    assert "give --calibration" in refuse(*argv, "--quantize", "static")
 
 
 def test_export_a_name(here, call):
     argv = ["export", "resnet20", "--n", 2, "--shape", "1,3,8,8", "--format", "torch"]
-    assert call(*argv, "--no-fold", "-o", "a.pt2")[0] == 0
+    assert call(*argv, "-o", "a.pt2")[0] == 0
     assert torch.export.load(here / "a.pt2").module()(torch.randn(3, 3, 8, 8)).shape == (3, 10)
 
 
@@ -80,15 +103,18 @@ def test_export_a_name(here, call):
         ("convert {dense} more --n 2 -o x.safetensors", "one argument too many: more"),
         ("convert {dense} -o x.safetensors", "give --n, --algebra, --budget"),
         ("convert {dense} --n 2 --budget 0.5 -o x.safetensors", "leave --n, --terms and --alg"),
-        ("convert {dense} --n 0 -o x.safetensors", "--n: '0' is not a whole number of at least 1"),
-        ("convert {dense} --n 2 --terms 9 -o x.safetensors", "terms is between 1 and n²=4"),
+        (
+            "convert {dense} --n 0 -o x.safetensors",
+            "--n: '0' is neither a whole number of at least 1 nor a pair such as 16x4",
+        ),
+        ("convert {dense} --n 2 --terms 9 -o x.safetensors", "terms must be between 1 and n²=4"),
         ("convert {dense} --budget 2 -o x.safetensors", "a share of the parameters in (0, 1)"),
         ("convert {dense} --budget much -o x.safetensors", "--budget: invalid float value: 'much'"),
         ("convert {dense} --algebra quaternoin -o x.safetensors", "did you mean quaternion"),
         ("convert {dense} --n 3 --algebra complex -o x.safetensors", "contradicts --n 3"),
         (
             "convert {dense} --n 3 --indivisible raise -o x.safetensors",
-            "--n 3 does not divide the 4 and 3 channels; --indivisible offers skip and shrink",
+            "does not divide the 4 and 3 channels; use --indivisible skip or --indivisible shrink",
         ),
         ("convert {dense} --indivisible drop -o x.safetensors", "invalid choice: 'drop'"),
         ("convert {dense} --n 2 --include fd -o x.safetensors", "'fd' matches none"),
@@ -96,7 +122,7 @@ def test_export_a_name(here, call):
         ("convert none --n 2 -o file/x.safetensors", "file is a file, not a folder"),
         ("inspect none.safetensors", "there is no file"),
         ("inspect resnet20 --n 3", "must divide the width 16 of layer1"),
-        ("export none -o x.pt", "'onnx' is a file that ends in .onnx, got --out x.pt"),
+        ("export none -o x.pt", "'onnx' must end in .onnx, got --out x.pt"),
         ("export none -o file/x.pt2 --format torch", "file is a file, not a folder"),
         ("export {dense} --format tflite -o x.onnx", "invalid choice: 'tflite'"),
         ("export {dense} --folded -o x.onnx", "there is no option --folded; did you mean --fold"),

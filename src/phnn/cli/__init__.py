@@ -62,8 +62,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns:
         0; 1 when runs of a comparison or claims of toy failed; 2 after an error that the user can
-        mend; 141 when the reader of a pipe has gone. An error is told in one line, unless the
-        environment has PHNN_DEBUG, which shows where it happened.
+        fix; 141 when the reader of a pipe has gone. An error is printed as one line; with
+        PHNN_DEBUG in the environment, with its traceback.
     """
     command, *rest = (sys.argv[1:] if argv is None else list(argv)) or ["--help"]
     logging.basicConfig(format="%(message)s")

@@ -15,12 +15,25 @@ from phnn.cli.parser import Parser, parse_count, speaking_of
 
 if TYPE_CHECKING:
     from phnn.acceleration.contest import Result
+    from phnn.runtimes import Runtime
 
 BATCH = 16
-IMAGE = (3, 32, 32)  # an input of a model that does not say its own
-HEAD = ("form", "parameters", "multiplications", "inference ms", "/ real", "training ms", "/ real")
-FIELDS = (
+IMAGE = (3, 32, 32)  # for a model without a known input shape
+HEAD = (
+    "runtime",
     "form",
+    "file MB",
+    "parameters",
+    "multiplications",
+    "inference ms",
+    "/ real",
+    "training ms",
+    "/ real",
+)
+FIELDS = (
+    "runtime",
+    "form",
+    "bytes",
     "parameters",
     "multiplications",
     "inference_seconds",
@@ -42,16 +55,30 @@ def add_arguments(parser: Parser) -> None:
         help="dimension of the algebras, 4 by default; a model that has PH layers keeps its own",
     )
     parser.add_flag("training", "also time forward and backward in training mode", default=True)
-    parser.add_flag("compile", "compile every form by torch.compile first", default=False)
+    parser.add_argument(
+        "--runtime",
+        type=split_names,
+        default=["torch"],
+        help="runtimes, separated by commas: torch (default), compile, "
+        "onnxruntime, openvino; the model is accelerated for each",
+    )
+    parser.add_argument(
+        "--device", default="cpu", help="where torch computes: cpu (default) or cuda"
+    )
     parser.add_argument(
         "--rounds",
         type=parse_count,
         default=7,
-        help="how often each form runs, 7 by default; they take turns, and the least time counts",
+        help="runs of each form, 7 by default; they take turns, and the fastest run counts",
     )
     parser.add_argument(
-        "--threads", type=parse_count, help="threads of the processor; torch's choice by default"
+        "--threads", type=parse_count, help="number of CPU threads; torch's choice by default"
     )
+
+
+def split_names(text: str) -> list[str]:
+    """Return the names in a text such as torch,onnxruntime."""
+    return [name.strip() for name in text.split(",")]
 
 
 def run(
@@ -61,7 +88,8 @@ def run(
     input: Path | None,
     n: int,
     training: bool,
-    compile: bool,
+    runtime: list[str],
+    device: str,
     rounds: int,
     threads: int | None,
 ) -> int:
@@ -70,66 +98,122 @@ def run(
     Examples:
       phnn bench vgg16 --n 4
       phnn bench package.module:make_network --shape 8,3,224,224
+      phnn bench resnet18 --runtime torch,onnxruntime,openvino --shape 1,3,32,32
     """
     import torch
 
     from phnn.acceleration.contest import compete, make_contestants
     from phnn.io import check_output
+    from phnn.runtimes.machine import describe_machine
 
     if out is not None:
         check_output(out)
     if threads is not None:
         torch.set_num_threads(threads)
-    runtime = "compile" if compile else "torch"
+    with speaking_of(runtime="--runtime", device="--device"):
+        runtimes = _find_runtimes(runtime, device)
     found = find_model(model)
     example, *others = make_example(
         replace(found, shape=found.shape or IMAGE), shape, input, batch=BATCH
     )
     if others:
         raise ValueError(f"phnn bench times models of one input, {input} holds {1 + len(others)}")
-    with speaking_of(n="--n", rounds="--rounds"):
-        models = make_contestants(found.model, example, n, rounds, runtime)
+    network, example = found.model.to(device), example.to(device)
     trained = ("real", "assembled") if training else ()
-    results = compete(models, example, trained, rounds, runtime)
+    results: list[list[Result]] = []
+    for there in runtimes:
+        with speaking_of(n="--n", rounds="--rounds"):
+            models = make_contestants(network, example, n, rounds, there)
+        results.append(compete(models, example, trained, rounds, there))
+        if out is not None:
+            _write(results, out)
     print(_render(results))
-    mode = f"{'compiled' if compile else 'eager'}, {torch.get_num_threads()} threads"
+    print(_name_fastest(results))
     sizes = ",".join(map(str, example.shape))
-    print(f"{model}, input {sizes}, {mode}, torch {torch.__version__}")
+    versions = ", ".join(f"{there.name} {there.version}" for there in runtimes)
+    print(f"{model}, input {sizes}, {versions}, {describe_machine(device)}")
     if out is not None:
-        _write(results, out)
         print(f"wrote {out}")
     return 0
 
 
-def _rows(results: list[Result]) -> list[tuple[str | float | None, ...]]:
-    """Return the fields of each form."""
-    real = results[0]
-    return [
-        (
-            result.name,
-            result.parameters,
-            result.multiplications,
-            result.inference,
-            result.inference / real.inference,
-            result.training,
-            None if not (result.training and real.training) else result.training / real.training,
-        )
-        for result in results
-    ]
+def _find_runtimes(names: list[str], device: str) -> list[Runtime]:
+    """Return the runtimes, all of them checked before the work."""
+    import torch
+
+    from phnn.runtimes import GraphRuntime, find_runtime
+
+    runtimes = [find_runtime(name) for name in names]
+    kind = device.partition(":")[0]
+    if kind not in ("cpu", "cuda"):
+        raise ValueError(f"device must be cpu or cuda; got {device!r}")
+    if kind == "cuda":
+        if not torch.cuda.is_available():
+            raise ValueError(f"device={device!r}: torch finds no GPU here; use device='cpu'")
+        graphs = [there.name for there in runtimes if isinstance(there, GraphRuntime)]
+        if graphs:
+            raise ValueError(
+                f"device={device!r} is for torch and compile; {', '.join(graphs)} run on the CPU"
+            )
+    return runtimes
 
 
-def _render(results: list[Result]) -> str:
+def _name_fastest(results: list[list[Result]]) -> str:
+    """Return a sentence about the fastest form."""
+    everything = [result for found in results for result in found]
+    fastest = min(everything, key=lambda result: result.inference)
+    real = min(
+        (result for result in everything if result.name.startswith("real")),
+        key=lambda result: result.inference,
+    )
+    text = (
+        f"fastest here: {fastest.name} in {fastest.runtime}, {1e3 * fastest.inference:.2f} ms "
+        f"({fastest.size / 1e6:.1f} MB)"
+    )
+    if fastest is real:
+        return text
+    return (
+        f"{text}; {fastest.inference / real.inference:.2f} of the fastest real one, "
+        f"{real.name} in {real.runtime} ({real.size / 1e6:.1f} MB)"
+    )
+
+
+def _rows(results: list[list[Result]]) -> list[tuple[str | float | None, ...]]:
+    """Return the fields of each form; ratios are to the real network in the same runtime."""
+    rows: list[tuple[str | float | None, ...]] = []
+    for found in results:
+        real = found[0]
+        for result in found:
+            times = (result.inference, result.inference / real.inference, result.training)
+            is_timed = result.training is not None and real.training is not None
+            ratio = result.training / real.training if is_timed else None  # type: ignore[operator]
+            rows.append(
+                (
+                    result.runtime,
+                    result.name,
+                    result.size,
+                    result.parameters,
+                    result.multiplications,
+                    *times,
+                    ratio,
+                )
+            )
+    return rows
+
+
+def _render(results: list[list[Result]]) -> str:
     cells = [HEAD]
-    for name, parameters, multiplications, *times in _rows(results):
+    for runtime, name, size, parameters, multiplications, *times in _rows(results):
         texts = [
             "" if value is None else f"{value:.2f}" if i % 2 else f"{1e3 * float(value):.2f}"
             for i, value in enumerate(times)
         ]
-        cells.append((str(name), f"{parameters:,}", f"{multiplications:,}", *texts))  # type: ignore[arg-type]
-    return "\n".join(align(cells, right=range(1, len(HEAD))))
+        counts = (f"{float(size or 0) / 1e6:.2f}", f"{parameters:,}", f"{multiplications:,}")
+        cells.append((str(runtime), str(name), *counts, *texts))  # type: ignore[arg-type]
+    return "\n".join(align(cells, right=range(2, len(HEAD))))
 
 
-def _write(results: list[Result], out: Path) -> None:
+def _write(results: list[list[Result]], out: Path) -> None:
     from phnn.io.atomic import write_text
 
     text = io.StringIO()

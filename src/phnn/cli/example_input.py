@@ -1,4 +1,4 @@
-"""The options --shape and --input: what a model is run on."""
+"""The options --shape and --input: the input that a model is run on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def add_example(parser: Parser, default: str) -> None:
     """Add --shape and --input.
 
     Args:
-        parser: Of the command.
+        parser: The parser of the command.
         default: The shape without them, in words.
     """
     parser.add_argument(
@@ -43,7 +43,7 @@ def parse_shape(text: str) -> tuple[int, ...]:
 def make_example(
     found: FoundModel, shape: tuple[int, ...] | None, input: Path | None, batch: int
 ) -> tuple[Tensor, ...]:
-    """Return inputs that the model takes; they were tried.
+    """Return inputs, after a test that the model takes them.
 
     Args:
         found: The model.
@@ -58,7 +58,7 @@ def make_example(
     if shape is None:
         if found.shape is None and input is None:
             raise ValueError(
-                "nothing says the shape of an input of this model; give --shape, such as "
+                "the input shape of this model is unknown; give --shape, such as "
                 "--shape 1,3,32,32, or --input FILE.npy"
             )
         shape = (batch, *(found.shape or ()))

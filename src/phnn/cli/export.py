@@ -5,17 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from phnn.cli.example_input import add_example, make_example
+from phnn.cli.example_input import add_example, make_example, read_arrays
 from phnn.cli.model_argument import add_network_options, find_model
-from phnn.cli.parser import Parser, speaking_of
+from phnn.cli.parser import Parser, parse_count, speaking_of
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
 OPTIONS = {
     "format": "--format",
     "fold": "--fold",
     "dynamic_batch": "--dynamic-batch",
+    "dynamic_size": "--dynamic-size",
+    "runtime": "--runtime",
+    "plan": "--plan",
+    "storage": "--storage",
+    "quantize": "--quantize",
+    "calibration": "--calibration",
+    "opset": "--opset",
     "path": "--out",
 }
 
@@ -34,10 +41,35 @@ def add_arguments(parser: Parser) -> None:
     add_network_options(parser)
     parser.add_flag(
         "fold",
-        "hold plain weights; --no-fold holds algebras and filters, which are n times smaller",
-        default=True,
+        "write assembled weights, as large as those of the real model, instead of A and F",
+        default=False,
     )
-    parser.add_flag("dynamic-batch", "leave the size of the first axis open", default=True)
+    parser.add_flag("dynamic-batch", "allow any batch size", default=True)
+    parser.add_flag("dynamic-size", "allow any height and width of images", default=False)
+    parser.add_argument(
+        "--runtime",
+        help="accelerate for onnxruntime or openvino (.onnx), torch or compile (.pt2) first; the "
+        "layers are timed there, on inputs of the given shape",
+    )
+    parser.add_argument(
+        "--plan", type=Path, help="a JSON file of forms to repeat instead of timing them"
+    )
+    parser.add_argument(
+        "--storage",
+        choices=["float32", "float16", "int8"],
+        default="float32",
+        help="type of the filters in the file; the network still computes in float32",
+    )
+    parser.add_argument(
+        "--quantize", choices=["static"], help="compute in int8; needs --calibration"
+    )
+    parser.add_argument(
+        "--calibration",
+        type=Path,
+        help="inputs to read the ranges of activations from: a .npy array whose first axis counts "
+        "the samples, or a .npz file with one array for each input",
+    )
+    parser.add_argument("--opset", type=parse_count, help="ONNX opset version")
 
 
 def run(
@@ -50,11 +82,19 @@ def run(
     algebra: str | None,
     fold: bool,
     dynamic_batch: bool,
+    dynamic_size: bool,
+    runtime: str | None,
+    plan: Path | None,
+    storage: str,
+    quantize: str | None,
+    calibration: Path | None,
+    opset: int | None,
 ) -> int:
     """Write a model as a program that runs without this library.
 
-    Example:
+    Examples:
       phnn export small.safetensors --out small.onnx
+      phnn export small.safetensors --out small.onnx --runtime onnxruntime --storage int8
     """
     from phnn.io import export
     from phnn.io.exporting import check_target
@@ -63,21 +103,42 @@ def run(
         check_target(out, format)
     found = find_model(model, n=n, algebra=algebra)
     inputs = make_example(found, shape, input, batch=1)
+    batches = None if calibration is None else _split(read_arrays(calibration), len(inputs[0]))
     with speaking_of(**OPTIONS):
         written = export(
-            found.model, out, inputs, format=format, fold=fold, dynamic_batch=dynamic_batch
+            found.model,
+            out,
+            inputs,
+            format=format,
+            fold=fold,
+            dynamic_batch=dynamic_batch,
+            dynamic_size=dynamic_size,
+            runtime=runtime,
+            plan=plan,
+            storage=storage,
+            quantize=quantize,
+            calibration=batches,
+            opset=opset,
         )
+    if written.acceleration is not None:
+        print(written.acceleration)
     print(f"wrote {written}")
     print(_weigh(found.model))
     return 0
 
 
+def _split(arrays: tuple[Tensor, ...], size: int) -> list[tuple[Tensor, ...]]:
+    """Return batches of arrays whose first axis counts the samples."""
+    count = min(map(len, arrays))
+    return [tuple(x[i : i + size] for x in arrays) for i in range(0, count - size + 1, size)]
+
+
 def _weigh(model: nn.Module) -> str:
-    """Say what folding costs."""
+    """Return a sentence about the size with and without folding."""
     from phnn.conversion import to_dense
 
     folded, unfolded = (
         sum(tensor.nbytes for tensor in (*weights.parameters(), *weights.buffers()))
         for weights in (to_dense(model), model)
     )
-    return f"its tensors take {folded:,} bytes folded, {unfolded:,} bytes with --no-fold"
+    return f"its tensors take {unfolded:,} bytes, or {folded:,} bytes with --fold"

@@ -1,4 +1,4 @@
-"""The commands of the lab: typed functions, whose arguments jsonargparse parses."""
+"""The parser of the commands of the lab, which are typed functions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def parse(function: Callable[..., int], argv: Sequence[str]) -> dict[str, Any]:
 
     Args:
         function: The command; parts of a recipe that are given go to its `overrides`.
-        argv: What follows the name of the command.
+        argv: The arguments after the name of the command.
     """
     parser = _make_parser(function)
     try:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
-from importlib import import_module
-from inspect import signature
-from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from phnn._functions import call_function
 from phnn._names import suggest
 from phnn.cli.parser import Parser, parse_count
 
@@ -39,12 +36,12 @@ KINDS = {
 
 @dataclass(frozen=True)
 class FoundModel:
-    """A model.
+    """The model that the user named.
 
     Attributes:
-        model: In evaluation mode.
+        model: The model, in evaluation mode.
         metadata: What was saved with it.
-        shape: Of one sample of its input; None where nobody says it.
+        shape: The shape of one sample of its input; None if it is unknown.
     """
 
     model: nn.Module
@@ -57,7 +54,9 @@ def add_network_options(parser: Parser) -> None:
     parser.add_argument(
         "--n", type=parse_count, help="for the name of a network: dimension of its algebras"
     )
-    parser.add_argument("--algebra", help="for the name of a network: its algebra, as quaternion")
+    parser.add_argument(
+        "--algebra", help="for the name of a network: its algebra, such as quaternion"
+    )
 
 
 def find_model(text: str, **options: Any) -> FoundModel:
@@ -71,7 +70,7 @@ def find_model(text: str, **options: Any) -> FoundModel:
 
     file = find_file(text, **options)
     if file is None:
-        model = _call(text) if ":" in text else create_model(text, **options)
+        model = call_function(text) if ":" in text else create_model(text, **options)
         return FoundModel(model.eval(), {})
     return _load_checkpoint(file) if file.suffix == ".ckpt" else _load(file)
 
@@ -132,8 +131,8 @@ def _load(file: Path) -> FoundModel:
 
     if inspect(file).name is None:
         raise ValueError(
-            f"{file} alone does not say how to build its model, which phnn.create_model did not "
-            f'make; give package.module:function of a function that returns phnn.load("{file}", '
+            f"{file} does not say how to build its model, because phnn.create_model did not build "
+            f'it; give package.module:function, a function that returns phnn.load("{file}", '
             "model=...)"
         )
     model = load(file)
@@ -155,63 +154,10 @@ def _load_checkpoint(file: Path) -> FoundModel:
 
 
 def _find_shape(model: nn.Module, metadata: dict[str, Any]) -> tuple[int, ...] | None:
-    """Return the shape of an image, if the file knows one that can be meant."""
+    """Return the shape of an image, if the metadata has a plausible one."""
     size, config = metadata.get("image_size"), getattr(model, "config", {})
     if not isinstance(size, list) or len(size) != 2 or not all(type(x) is int for x in size):
         return None
     channels, (height, width) = config["in_channels"], size
-    is_sound = min(height, width) > 0 and channels * height * width <= LARGEST_INPUT
-    return (channels, height, width) if is_sound else None
-
-
-def _call(text: str) -> nn.Module:
-    """Return what a function of the user returns; modules of the current folder are found."""
-    from torch import nn
-
-    here = str(Path.cwd())
-    sys.path.insert(0, here)
-    try:
-        make = _import(text)
-        made = make if isinstance(make, nn.Module) else _make(text, make)
-    finally:
-        sys.path.remove(here)
-    if not isinstance(made, nn.Module):
-        raise TypeError(f"{text} returns {type(made).__name__}, not a torch.nn.Module")
-    return made
-
-
-def _import(text: str) -> Any:
-    name, _, function = text.partition(":")
-    try:
-        module = import_module(name)
-    except Exception as error:  # of the user's code
-        if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
-            raise ValueError(f"{text}: there is no module {error.name}") from error
-        raise ValueError(f"{text}: the import of {name} fails: {_describe(error)}") from error
-    try:
-        return attrgetter(function)(module)
-    except AttributeError:
-        hint = suggest(function, vars(module)) or "give the name of one after the colon"
-        raise ValueError(f"{text}: {name} has no function {function!r}; {hint}".rstrip()) from None
-
-
-def _make(text: str, make: Any) -> Any:
-    if not callable(make):
-        raise TypeError(f"{text} is a {type(make).__name__}, not a function")
-    try:
-        arguments = signature(make)
-        arguments.bind()
-    except TypeError:
-        raise TypeError(
-            f"{text} needs arguments, {arguments}; give a function that needs none"
-        ) from None
-    except ValueError:  # written in C: nobody knows
-        pass
-    try:
-        return make()
-    except Exception as error:  # of the user's code
-        raise ValueError(f"{text} fails: {_describe(error)}; PHNN_DEBUG=1 shows where") from error
-
-
-def _describe(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
+    is_plausible = min(height, width) > 0 and channels * height * width <= LARGEST_INPUT
+    return (channels, height, width) if is_plausible else None

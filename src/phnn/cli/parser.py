@@ -46,7 +46,7 @@ class Parser(argparse.ArgumentParser):
             "model",
             metavar="MODEL",
             help="name of a network (resnet18), file (.safetensors), folder of a run, or "
-            "package.module:function of a function that returns a torch.nn.Module",
+            "package.module:function, which returns a torch.nn.Module",
         )
 
     def add_out(self, help: str, *, required: bool) -> None:

@@ -44,14 +44,14 @@ def simulate(
         rate: Samples per second; clips of another rate are converted.
         rt60: Seconds until a sound has fallen by 60 dB, by Sabine's formula; 0 for a room without
             walls.
-        reflections: Most walls on the path of a sound; by default as many as take 35 dB from it.
-            The time for a scene grows with their cube.
-        snr: Decibels from the background noise to the sounds; inf for no noise.
+        reflections: Largest number of reflections of a sound; by default until it has lost 35 dB.
+            The time for a scene grows with its cube.
+        snr: Signal-to-noise ratio in decibels; inf for no noise.
         folds: Folds for testing, separated by commas, when the clips have a metadata.csv with the
             columns file and fold; the last by default. Without folds, a fifth of each class.
         labels: Column of metadata.csv with the classes; by default they are the folders' names.
         stereo: Whether a clip of several channels is an error, or averaged.
-        seed: Seed of everything random. The number of processes makes no difference.
+        seed: Seed of all random numbers. The result does not depend on the number of processes.
         jobs: Processes at once; one for each core by default.
     """
     from phnn.lab.tasks.sound.classes import CLASSES
@@ -62,7 +62,7 @@ def simulate(
     from phnn.lab.tasks.sound.synthesis import SyntheticClips
 
     if clips is None and (folds, labels, stereo) != (None, None, "raise"):
-        raise ValueError("folds, labels and stereo are about a folder of clips; give --clips")
+        raise ValueError("folds, labels and stereo need a folder of clips; give --clips")
     source: Clips = (
         SyntheticClips(seed)
         if clips is None

@@ -13,6 +13,8 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from phnn._names import printable
+
 if TYPE_CHECKING:
     from phnn.lab.comparison import Comparison
     from phnn.lab.recipe import Recipe
@@ -26,7 +28,9 @@ FAILED_RUNS = 1
 def train(recipe: str, overrides: Overrides, out: Path | None = None) -> int:
     """Train and test a network, or continue a run that was stopped.
 
-    Every option of the recipe can be replaced: phnn train digits --model.n 4 --seed 1
+    Every option of the recipe can be replaced: phnn train digits --model.n 4 --seed 1. After phnn
+    convert, phnn train digits --start small.safetensors --distill RUN fine-tunes the small network
+    in a few epochs to compute what the original computes.
 
     Args:
         recipe: Name of a packaged recipe, or a YAML file.
@@ -39,12 +43,16 @@ def train(recipe: str, overrides: Overrides, out: Path | None = None) -> int:
 
 
 def _train(recipe: str, overrides: Overrides, out: Path | None) -> int:
-    from phnn.lab.recipe import build_recipe, merge, read_recipe
+    from phnn.lab.recipe import FINE_TUNING, build_recipe, merge, read_recipe
     from phnn.lab.runs import RESULT
     from phnn.lab.tasks import find_task
     from phnn.lab.training import train as run
 
-    built = build_recipe(merge(read_recipe(recipe), overrides))
+    tree = read_recipe(recipe)
+    if overrides.get("distill") is not None and tree.get("distill") is None:
+        sections = {name: FINE_TUNING[name] for name in ("optimizer", "schedule")}
+        tree = {**merge(tree, FINE_TUNING), **sections}
+    built = build_recipe(merge(tree, overrides))
     folder = out or Path("runs") / f"{Path(recipe).stem}-{_variant(built)}-seed{built.seed}"
     ended_before = (folder / RESULT).exists()
     result = run(built, folder, command=_command())
@@ -133,7 +141,7 @@ def predict(
 def _show(answers: Iterator[Answer]) -> Iterator[Any]:
     """Print answers, and yield their rows."""
     for answer in answers:
-        print(*answer.lines, sep="\n")
+        print(*map(printable, answer.lines), sep="\n")
         yield answer.rows
 
 
@@ -212,15 +220,15 @@ def _conclude(
     from phnn.lab import reports
     from phnn.lab.drawing import save_figure
 
-    lines = reports.summarize(comparison, runs, power)
-    print(f"\n{comparison.title}\n\n{reports.render_text(lines)}")
+    summaries = reports.summarize(comparison, runs, power)
+    print(f"\n{comparison.title}\n\n{reports.render_text(summaries)}")
     failed = [run for run in runs if run.error is not None]
     for run in failed:
         print(f"failed: {run.folder}: {run.error}")
     tables = reports.write_tables(comparison, runs, folder, power, command)
     pictures = []
-    if any(line.seeds for line in lines):
-        bubbles = reports.draw_bubbles(comparison.title, lines)
+    if any(summary.seeds for summary in summaries):
+        bubbles = reports.draw_bubbles(comparison.title, summaries)
         pictures = save_figure(bubbles, folder, "bubble")
     print("\nwrote", *tables, *pictures, sep="\n  ")
     return FAILED_RUNS if failed else 0
@@ -238,7 +246,9 @@ def _variant(recipe: Recipe) -> str:
     from phnn.lab.runs import describe_layers, name_start
 
     name = describe_layers(recipe.model)
-    return name if recipe.start is None else f"{name}-from-{name_start(recipe.start)}"
+    if recipe.start is not None:
+        name += f"-from-{name_start(recipe.start)}"
+    return name if recipe.distill is None else f"{name}-distilled"
 
 
 def _command() -> str:

@@ -1,153 +1,155 @@
-"""What a trained network keeps when it is shrunk without fine-tuning.
+"""What trained networks keep when they are shrunk, by phnn and by its rivals.
 
     python benchmarks/shrink.py --weights FOLDER --root FOLDER [--only PATTERN] [--seed 0]
         [--out results/shrink.csv]
 
-`--weights` holds resnet20.safetensors and resnet56.safetensors (the CIFAR-10 networks of He et al.
-2016 with parameter-free shortcuts), `--root` CIFAR-10. Every method sees the same 1,024 training
-images, without labels; the score is the accuracy on the whole test set. A row that is in the table
-is not computed again.
+The networks, their data and their scores are in `subjects.py`: `--weights` holds
+resnet20.safetensors and resnet56.safetensors (the CIFAR-10 networks of He et al. 2016 with
+parameter-free shortcuts), `--root` CIFAR-10; CREPE and MiniLM come with packages. Every method sees
+the same 1,024 inputs, without labels. A row that is in the table is not computed again.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import csv
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
-from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import nn
 
 import phnn
 from measure import provenance
-from phnn.lab.tasks.images import ImageData
+from subjects import SUBJECTS, Subject
 
 BUDGETS = (0.7, 0.5, 0.3, 0.2)
-SAMPLES = 1024
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of the published networks
-FIELDS = ["network", "method", "budget", "seed", "accuracy", "parameters", "share", "seconds"]
+OWN_BUDGETS = {"crepe": (0.5, 0.25, 0.15), "minilm": (0.766,)}  # of MiniLM the linear layers' half
+FIELDS = ["network", "method", "budget", "seed", "score", "parameters", "share", "multiplications"]
+FIELDS += ["file_bytes", "seconds"]
+
+Method = Callable[[Subject, float], "nn.Module | Small"]
 
 
-class Block(nn.Module):
-    """Two convolutions beside a shortcut without parameters."""
-
-    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(outputs)
-        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
-        self.bn2 = nn.BatchNorm2d(outputs)
-        self.stride, self.pad = stride, outputs // 4 if inputs != outputs else 0
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Add the branch to the shortcut."""
-        y = self.bn2(self.conv2(torch.relu(self.bn1(self.conv1(x)))))
-        shortcut = x[:, :, :: self.stride, :: self.stride]
-        if self.pad:
-            shortcut = nn.functional.pad(shortcut, (0, 0, 0, 0, self.pad, self.pad))
-        return torch.relu(shortcut + y)
+def shrink(subject: Subject, budget: float) -> nn.Module:
+    return convert(subject, budget)
 
 
-class ResNet(nn.Module):
-    """The network for CIFAR-10 of He et al. 2016."""
-
-    def __init__(self, depth: int) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(3, 16, 3, 1, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(16)
-        blocks = (depth - 2) // 6
-        widths = ((16, 16, 1), (16, 32, 2), (32, 64, 2))
-        for i, (inputs, outputs, stride) in enumerate(widths, 1):
-            first = Block(inputs, outputs, stride)
-            rest = [Block(outputs, outputs, 1) for _ in range(blocks - 1)]
-            self.add_module(f"layer{i}", nn.Sequential(first, *rest))
-        self.linear = nn.Linear(64, 10)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the logits."""
-        x = torch.relu(self.bn1(self.conv1(x)))
-        for i in (1, 2, 3):
-            x = self.get_submodule(f"layer{i}")(x)
-        return self.linear(x.mean((2, 3)))  # type: ignore[no-any-return]
+def shrink_unrefined(subject: Subject, budget: float) -> nn.Module:
+    return convert(subject, budget, refine=0)
 
 
-def shrink(model: nn.Module, budget: float, images: Tensor) -> nn.Module:
-    return phnn.convert(model, budget=budget, calibration=images)
+def low_rank(subject: Subject, budget: float) -> nn.Module:
+    """Low rank weighted by activations: the same search and the same fits."""
+    return convert(subject, budget, kinds=["low rank"])
 
 
-def low_rank(model: nn.Module, budget: float, images: Tensor) -> nn.Module:
-    """Low rank fitted to activations, with the same search and the same fits."""
-    return phnn.convert(model, budget=budget, calibration=images, kinds=["low rank"])
+def low_rank_unrefined(subject: Subject, budget: float) -> nn.Module:
+    return convert(subject, budget, kinds=["low rank"], refine=0)
 
 
-def square(model: nn.Module, budget: float, images: Tensor) -> nn.Module:
-    return phnn.convert(model, budget=budget, calibration=images, kinds=["square"])
+def square(subject: Subject, budget: float) -> nn.Module:
+    return convert(subject, budget, kinds=["square"])
 
 
-def by_weights(model: nn.Module, budget: float, images: Tensor) -> nn.Module:
-    return phnn.convert(model, budget=budget)
+def by_weights(subject: Subject, budget: float) -> nn.Module:
+    return phnn.convert(subject.model, budget=budget, exclude=subject.exclude or None)
 
 
-def svd(model: nn.Module, budget: float, images: Tensor) -> nn.Module:
+def svd(subject: Subject, budget: float) -> nn.Module:
     """Truncated SVD of the weights, with the same search."""
-    return phnn.convert(model, budget=budget, kinds=["low rank"])
+    exclude = subject.exclude or None
+    return phnn.convert(subject.model, budget=budget, kinds=["low rank"], exclude=exclude)
 
 
-def prune(model: nn.Module, budget: float, images: Tensor) -> nn.Module:
+def convert(subject: Subject, budget: float, **options: object) -> nn.Module:
+    return phnn.convert(
+        subject.model,
+        budget=budget,
+        calibration=subject.calibration,
+        exclude=subject.exclude or None,
+        **options,  # type: ignore[arg-type]
+    )
+
+
+class Small(NamedTuple):
+    """A network that stands for a smaller one, and the numbers that this one stores."""
+
+    model: nn.Module
+    parameters: int
+
+
+def tucker(subject: Subject, budget: float) -> Small:
+    """Tucker decompositions of all convolutions by tltorch, all of one relative rank."""
+    low, high = 0.0, 1.0
+    best: Small | None = None
+    for _ in range(7):
+        rank = (low + high) / 2
+        found = decompose(subject.model, rank)
+        if found.parameters <= budget * count(subject.model):
+            low, best = rank, found
+        else:
+            high = rank
+    if best is None:
+        raise ValueError(f"no Tucker decomposition keeps {budget} of the parameters")
+    return best
+
+
+def decompose(model: nn.Module, rank: float) -> Small:
+    """Return the model with the weights of tltorch's decompositions."""
+    import tltorch
+
+    small = copy.deepcopy(model)
+    parameters = count(model)
+    for layer in small.modules():
+        if isinstance(layer, nn.Conv2d) and layer.groups == 1 and layer.weight.shape[1] > 3:
+            out, inputs, *kernel = layer.weight.shape
+            plain = nn.Conv2d(inputs, out, (kernel[0], kernel[1]), bias=False)
+            plain.weight = layer.weight
+            found = tltorch.FactorizedConv.from_conv(
+                plain, rank=rank, factorization="tucker", decompose_weights=True
+            )
+            with torch.no_grad():
+                layer.weight.copy_(found.weight.to_tensor())
+            parameters += sum(p.numel() for p in found.weight.parameters()) - layer.weight.numel()
+    return Small(small, parameters)
+
+
+def prune(subject: Subject, budget: float) -> Small:
     """Keep the largest weights of all layers; the positions of zeros are not counted."""
-    import copy
-
-    pruned = copy.deepcopy(model)
+    pruned = copy.deepcopy(subject.model)
     layers = [m for m in pruned.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
-    total = sum(parameter.numel() for parameter in pruned.parameters())
-    weights = sum(layer.weight.numel() for layer in layers)
-    keep = int(budget * total) - (total - weights)
+    total = count(pruned)
+    keep = int(budget * total) - (total - sum(layer.weight.numel() for layer in layers))
     sizes = torch.cat([layer.weight.detach().abs().flatten() for layer in layers])
-    least = sizes.topk(keep).values[-1]
+    least = sizes.kthvalue(len(sizes) - keep + 1).values
     with torch.no_grad():
         for layer in layers:
             layer.weight.mul_(layer.weight.abs() >= least)
-    return pruned
+    return Small(pruned, int(budget * total))
 
 
-METHODS: dict[str, Callable[[nn.Module, float, Tensor], nn.Module]] = {
+def count(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+METHODS: dict[str, Method] = {
     "phnn": shrink,
+    "phnn, not refined": shrink_unrefined,
     "low rank by activations": low_rank,
+    "low rank by activations, not refined": low_rank_unrefined,
     "square PH by activations": square,
     "phnn by weights": by_weights,
     "truncated SVD": svd,
+    "Tucker": tucker,
     "magnitude pruning": prune,
 }
-
-
-@torch.no_grad()
-def measure_accuracy(model: nn.Module, images: Tensor, labels: Tensor) -> float:
-    model.eval()
-    right = sum(
-        int((model(normalize(x)).argmax(1) == y).sum())
-        for x, y in zip(images.split(250), labels.split(250), strict=True)
-    )
-    return 100 * right / len(labels)
-
-
-def normalize(images: Tensor) -> Tensor:
-    mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in (MEAN, STD))
-    return (images.float() / 255 - mean) / std
-
-
-def read_images(root: Path) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the training images, the test images and the test labels, as bytes."""
-    data = ImageData(name="cifar10", root=str(root), batch_size=500, validation=0.0)
-    data.setup()
-    train = torch.cat([batch.images for batch in data.train_dataloader()])
-    pairs = [(batch.images, batch.labels) for batch in data.test_dataloader()]
-    images, labels = (torch.cat(tensors) for tensors in zip(*pairs, strict=True))
-    return train, images, labels
 
 
 def main() -> None:
@@ -162,32 +164,48 @@ def main() -> None:
     if arguments.out.exists():
         with arguments.out.open(newline="", encoding="utf-8") as file:
             done = {tuple(row[field] for field in FIELDS[:4]) for row in csv.DictReader(file)}
-    train, images, labels = read_images(arguments.root)
-    generator = torch.Generator().manual_seed(arguments.seed)
-    calibration = normalize(train[torch.randperm(len(train), generator=generator)[:SAMPLES]])
-    for depth in (20, 56):
-        model = ResNet(depth).eval()
-        model.load_state_dict(load_file(arguments.weights / f"resnet{depth}.safetensors"))
-        jobs = [("original", 1.0, None)]
-        jobs += [(name, share, run) for share in BUDGETS for name, run in METHODS.items()]  # type: ignore[misc]
-        for name, share, run in jobs:
-            key = (f"resnet{depth}", name, str(share), str(arguments.seed))
-            if key in done or not fnmatchcase(" ".join(key[:3]), arguments.only):
-                continue
-            start = time.perf_counter()
-            try:
-                small = model if run is None else run(model, share, calibration)
-            except ValueError as error:
-                print(*key, "skipped:", error)
-                continue
-            seconds = time.perf_counter() - start
-            parameters = sum(p.numel() for p in small.parameters())
-            report = getattr(small, "phnn_report", None)
-            share_kept = share if report is None else parameters / report.parameters_before
-            accuracy = measure_accuracy(phnn.to_dense(small), images, labels)
-            row = [*key, f"{accuracy:.2f}", parameters, f"{share_kept:.4f}", f"{seconds:.1f}"]
-            append(arguments.out, row)
-            print(*row, flush=True)
+    for name, make in SUBJECTS.items():
+        jobs: list[tuple[str, float, Method | None]] = [("original", 1.0, None)]
+        for share in OWN_BUDGETS.get(name, BUDGETS):
+            jobs += [(method, share, run) for method, run in METHODS.items()]
+        wanted = [
+            (method, share, run)
+            for method, share, run in jobs
+            if (name, method, str(share), str(arguments.seed)) not in done
+            and fnmatchcase(f"{name} {method} {share}", arguments.only)
+        ]
+        if not wanted:
+            continue
+        subject = make(arguments.weights, arguments.root, arguments.seed)
+        for method, share, run in wanted:
+            row = measure(subject, method, share, run, arguments.seed)
+            if row is not None:
+                append(arguments.out, row)
+                print(*row, flush=True)
+
+
+def measure(
+    subject: Subject, method: str, share: float, run: Method | None, seed: int
+) -> list[object] | None:
+    """Return one row of the table; None where a method has no network of this size."""
+    start = time.perf_counter()
+    try:
+        found = subject.model if run is None else run(subject, share)
+    except (ValueError, ModuleNotFoundError) as error:
+        print(subject.name, method, share, "skipped:", error, flush=True)
+        return None
+    seconds = time.perf_counter() - start
+    small = found if isinstance(found, Small) else Small(found, count(found))
+    report = getattr(small.model, "phnn_report", None)
+    work, size = "", 4 * small.parameters
+    if report is not None:
+        work = "" if report.multiplications_after is None else f"{report.multiplications_after:.0f}"
+        with tempfile.TemporaryDirectory() as folder:
+            size = phnn.save(small.model, Path(folder) / "model.safetensors").stat().st_size
+    score = subject.score(phnn.to_dense(small.model))
+    kept = small.parameters / count(subject.model)
+    key = [subject.name, method, share, seed, f"{score:.4f}"]
+    return [*key, small.parameters, f"{kept:.4f}", work, size, f"{seconds:.1f}"]
 
 
 def commit() -> str:

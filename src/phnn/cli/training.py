@@ -164,6 +164,9 @@ def compare(
     out: Path | None = None,
     jobs: int | None = None,
     power: float = 300.0,
+    seeds: str | None = None,
+    only: str | None = None,
+    shard: str | None = None,
 ) -> int:
     """Train real, quaternion and PH networks, and print how they compare.
 
@@ -174,30 +177,52 @@ def compare(
         comparison: Name of a packaged comparison, or a YAML file.
         out: Folder of the results; runs/COMPARISON by default. The same command continues where it
             was stopped.
-        jobs: Runs at once; by default two on a CPU, which they share, and one on other devices.
+        jobs: Runs at once. On CUDA, each has one device, and there are as many as devices by
+            default. On a CPU, which they share, the default is two.
         power: Power of the hardware in watts, for the paper's estimate of CO2, hours × power ×
             0.445 kg/kWh.
+        seeds: Seeds of all variants, such as 0,1,2, instead of those of the comparison.
+        only: Patterns of what to train now, such as 'resnet18-*' or '* n=4', with commas between
+            them: of recipes, of variants, or of both. The table has all runs that have ended.
+        shard: The share of this process, such as 3/20, for as many machines with one --out on a
+            shared disk. Each writes the table of all runs that have ended.
     """
     with resumable():
-        return _compare(overrides, comparison, out, jobs, power)
+        return _compare(overrides, comparison, out, jobs, power, seeds, only, shard)
 
 
 def _compare(
-    overrides: Overrides, comparison: str, out: Path | None, jobs: int | None, power: float
+    overrides: Overrides,
+    comparison: str,
+    out: Path | None,
+    jobs: int | None,
+    power: float,
+    seeds: str | None,
+    only: str | None,
+    shard: str | None,
 ) -> int:
-    from phnn.lab.comparison import check_folders, hold, load_comparison, plan, run_all
+    from phnn.lab.comparison import (
+        check_folders,
+        choose,
+        hold,
+        load_comparison,
+        plan,
+        run_all,
+        with_seeds,
+    )
     from phnn.lab.recipe import build_recipe, merge
     from phnn.lab.training import check_recipe
 
     loaded = load_comparison(comparison)
+    if seeds is not None:
+        loaded = with_seeds(loaded, parse_seeds(seeds))
     folder = out or Path("runs") / loaded.name
-    jobs = _count_jobs() if jobs is None else jobs
-    if jobs < 1:
-        raise ValueError(f"jobs={jobs} must be at least 1")
+    jobs, devices = count_jobs(jobs, overrides)
     shared = {"trainer": {"threads": max(1, (os.cpu_count() or 1) // jobs)}} if jobs > 1 else {}
     runs = plan(loaded, folder, merge(shared, overrides))
+    chosen = choose(runs, only.split(",") if only else (), shard)
     # a mistake shows now, not after hours
-    for run in {(run.family, run.variant): run for run in runs}.values():
+    for run in {(run.family, run.variant): run for run in chosen}.values():
         check_recipe(build_recipe(run.recipe or {}))
     check_folders(runs)
     command = _command()
@@ -209,20 +234,28 @@ def _compare(
         ended = sum(run.result is not None for run in runs)
         print(f"{ended} of {len(runs)} runs have ended; {jobs} at once, in {folder / 'runs'}")
 
-    with hold(folder):
-        runs = run_all(runs, jobs, report, command)
-        return _conclude(loaded, runs, folder, power, command)
+    with hold(folder, shard):
+        runs = run_all(runs, jobs, report, command, chosen=chosen, devices=devices)
+        mine = {run.folder for run in chosen}
+        return _conclude(loaded, runs, folder, power, command, mine)
 
 
 def _conclude(
-    comparison: Comparison, runs: list[Run], folder: Path, power: float, command: str
+    comparison: Comparison,
+    runs: list[Run],
+    folder: Path,
+    power: float,
+    command: str,
+    mine: set[Path],
 ) -> int:
     from phnn.lab import reports
     from phnn.lab.drawing import save_figure
 
     summaries = reports.summarize(comparison, runs, power)
-    print(f"\n{comparison.title}\n\n{reports.render_text(summaries)}")
-    failed = [run for run in runs if run.error is not None]
+    seen = {(run.family, run.variant) for run in runs if run.folder in mine or run.result}
+    shown = [each for each in summaries if (each.family, each.variant) in seen]
+    print(f"\n{comparison.title}\n\n{reports.render_text(shown)}")
+    failed = [run for run in runs if run.error is not None and run.folder in mine]
     for run in failed:
         print(f"failed: {run.folder}: {run.error}")
     tables = reports.write_tables(comparison, runs, folder, power, command)
@@ -234,12 +267,40 @@ def _conclude(
     return FAILED_RUNS if failed else 0
 
 
-def _count_jobs() -> int:
-    """Return two on a CPU of two cores or more: one network of this size leaves half of it idle."""
+def parse_seeds(text: str) -> list[int]:
+    """Return the seeds that a text such as "0,1,2" names."""
+    try:
+        return [int(seed) for seed in text.split(",")]
+    except ValueError:
+        raise ValueError(f"seeds={text} must be numbers with commas, such as 0,1,2") from None
+
+
+def count_jobs(jobs: int | None, overrides: Overrides) -> tuple[int, tuple[str, ...]]:
+    """Return how many runs go at once, and the CUDA devices that they have, one each.
+
+    On a CPU of two cores or more it is two: one network of this size leaves half of it idle. Runs
+    that take several devices each go one after the other.
+
+    Args:
+        jobs: What the user wants; None for the default.
+        overrides: Options of every recipe to replace.
+    """
     import torch
 
+    from phnn.lab.comparison import find_devices
+
+    if jobs is not None and jobs < 1:
+        raise ValueError(f"jobs={jobs} must be at least 1")
+    trainer = overrides.get("trainer", {})
+    alone = trainer.get("devices", 1) == 1 and trainer.get("num_nodes", 1) == 1
+    on_cuda = trainer.get("accelerator", "auto") in ("auto", "gpu", "cuda")
+    devices = find_devices() if alone and on_cuda else ()
+    if jobs is not None:
+        return jobs, devices
+    if devices:
+        return len(devices), devices
     on_cpu = torch.accelerator.current_accelerator() is None
-    return 2 if on_cpu and (os.cpu_count() or 1) > 1 else 1
+    return (2 if alone and on_cpu and (os.cpu_count() or 1) > 1 else 1), devices
 
 
 def _variant(recipe: Recipe) -> str:

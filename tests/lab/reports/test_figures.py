@@ -157,8 +157,8 @@ def test_bubbles():
 def test_sizes():
     figure = draw_sizes(
         [
-            summary("real", parameters=100, storage_mb=1.0, parameters_percent=100.0),
-            summary("n=4", parameters=25, storage_mb=0.25, parameters_percent=25.0),
+            summary("real", parameters=100, storage_mib=1.0, parameters_percent=100.0),
+            summary("n=4", parameters=25, storage_mib=0.25, parameters_percent=25.0),
         ],
         "title",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from phnn.lab.tasks.data import Data
 from phnn.lab.tasks.learner import Learner
 from phnn.lab.training.build import build_data, build_learner
 from phnn.lab.training.checkpoints import Keeper
-from phnn.lab.training.clock import Clock, TestClock
+from phnn.lab.training.clock import Clock, TestClock, ValidationClock
 from phnn.lab.training.energy import EnergyMeter
 from phnn.lab.training.epochs import EpochLog
 from phnn.lab.training.provenance import describe_environment
@@ -51,7 +52,7 @@ def fit(recipe: Recipe, out: Path, stop: Stoppable, *, progress: bool) -> dict[s
     with calm_lightning():
         data = build_data(recipe)
         learner = build_learner(recipe, data)
-        clock = Clock()
+        clock, validation_clock = Clock(), ValidationClock()
         log = EpochLog(out / METRICS, clock)
         keeper = Keeper(out, log, stop, options.checkpoint_steps, options.checkpoint_minutes)
         has_validation = bool(data.val_dataloader())
@@ -60,14 +61,17 @@ def fit(recipe: Recipe, out: Path, stop: Stoppable, *, progress: bool) -> dict[s
                 f"trainer.early_stopping={options.early_stopping} needs a validation split; give "
                 "--data.validation, or leave it out"
             )
-        processes = options.devices * options.num_nodes
+        # the loader does not know the other processes yet
+        processes = 1 if data.global_batch else options.devices * options.num_nodes
         steps = -(-len(data.train_dataloader()) // processes)
+        total = min(steps * options.max_epochs, options.max_steps or math.inf)
         trainer = make_trainer(
             options,
             callbacks=[
                 clock,
+                validation_clock,
                 log,
-                *make_callbacks(options, learner, steps * options.max_epochs),
+                *make_callbacks(options, learner, int(total)),
                 keeper,
             ],
             progress=progress,
@@ -114,6 +118,7 @@ def fit(recipe: Recipe, out: Path, stop: Stoppable, *, progress: bool) -> dict[s
             "train_processor_seconds": clock.processor,
             "train_seconds_per_100": clock.mean and 100 * clock.mean,
             "train_seconds_per_100_std": clock.std and 100 * clock.std,
+            "val_seconds": validation_clock.mean,
             **energy,
             "resumed": resumed,
             **describe_environment(trainer),

@@ -35,6 +35,7 @@ def make_trainer(
     """
     return lightning.Trainer(
         max_epochs=options.max_epochs,
+        max_steps=-1 if options.max_steps is None else options.max_steps,
         accelerator=options.accelerator,
         devices=options.devices,
         num_nodes=options.num_nodes,

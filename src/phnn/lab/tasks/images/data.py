@@ -31,6 +31,8 @@ class ImageData(Data):
         name: "digits", "cifar10", "cifar100", "svhn", "imagenet" or a hub name; see `load_images`.
         root: A local folder to read instead of the hub.
         batch_size: Images per process per training step.
+        global_batch: Whether batch sizes are those of all processes together instead, so that a
+            recipe trains the same on any number of devices.
         eval_batch_size: Images per process per evaluation step; batch_size by default.
         augment: Names of augmentations for training: "crop" or "shift", "flip" or
             "alternating_flip", "resized_crop".
@@ -66,6 +68,7 @@ class ImageData(Data):
         seed: int = 0,
         drop_last: bool = False,
         streaming: bool | None = None,
+        global_batch: bool = False,
     ) -> None:
         check_name(name, root)
         check_corrupt(corrupt)
@@ -109,6 +112,7 @@ class ImageData(Data):
         )
         self.name = name
         self.batch_size = batch_size
+        self.global_batch = global_batch
         self.augment = tuple(augment)
         self._opened: tuple[Splits, Description, Normalize] | None = None
 

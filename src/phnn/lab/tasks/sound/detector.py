@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from phnn.lab.recipe import Recipe
 from phnn.lab.tasks.learner import Learner
 from phnn.lab.tasks.sound.metrics import SoundEventScores
+from phnn.lab.tasks.sound.options import DetectorOptions
 from phnn.models import Network
 
 
@@ -31,7 +32,8 @@ class Detector(Learner):
     def __init__(self, model: Network, recipe: Recipe, metadata: Mapping[str, Any]) -> None:
         if not model.config["logits"]:
             raise ValueError("a detector is trained on logits; leave --model.logits at true")
-        scores = SoundEventScores(overlaps=metadata["overlaps"])
+        counting = DetectorOptions(**recipe.learner).counting
+        scores = SoundEventScores(counting, metadata["overlaps"])
         super().__init__(model, recipe, metadata, {"events": scores})
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:

@@ -77,11 +77,17 @@ class Run:
         return (self.folder / MODEL).is_file()
 
     @property
+    def is_own(self) -> bool:
+        """Whether the network is one that a function of the user returns."""
+        return ":" in str((self.recipe or {}).get("model", {}).get("name", ""))
+
+    @property
     def is_real(self) -> bool:
         """Whether the network has no algebra; one that starts from a file may have one."""
         model = (self.result or {}).get("model", {})
         started = (self.recipe or {}).get("start") is not None
-        return not started and model.get("n") is None and model.get("algebra") is None
+        plain = not started and not self.is_own
+        return plain and model.get("n") is None and model.get("algebra") is None
 
     def to_row(self) -> dict[str, Any]:
         """Return the run as JSON can hold it, without its recipe."""

@@ -16,6 +16,7 @@ from phnn.io import load
 from phnn.lab.recipe import Recipe, Tree, build_recipe, merge
 from phnn.lab.runs import CONFIG, LAST, MODEL, Run
 from phnn.lab.tasks.data import Data
+from phnn.lab.tasks.networks import is_own
 from phnn.lab.tasks.registry import find_task, list_tasks
 from phnn.lab.tasks.task import Answer, Task, resolve
 from phnn.lab.training.build import build_data
@@ -86,6 +87,12 @@ def _load_checkpoint(path: Path) -> Trained:
         raise ValueError(
             f"{path} is damaged, or not a checkpoint of phnn train: {error}"
         ) from error
+    name = ours["config"].get("name") if isinstance(ours.get("config"), dict) else None
+    if is_own(name):
+        raise ValueError(
+            f"{path} holds a network of {name}, which is not called for you; load the "
+            f"{MODEL} of its run with phnn.load(file, model=...)"
+        )
     try:
         recipe = build_recipe(ours["recipe"])
         layers = {name: spec and LayerSpec(**spec) for name, spec in ours["layers"].items()}

@@ -16,6 +16,7 @@ from phnn.lab.runs import METRICS, MODEL, public
 from phnn.lab.stopping import Stoppable, Stopped
 from phnn.lab.tasks.data import Data
 from phnn.lab.tasks.learner import Learner
+from phnn.lab.tasks.networks import unwrap
 from phnn.lab.training.build import build_data, build_learner
 from phnn.lab.training.checkpoints import Keeper
 from phnn.lab.training.clock import Clock, TestClock, ValidationClock
@@ -103,7 +104,7 @@ def fit(recipe: Recipe, out: Path, stop: Stoppable, *, progress: bool) -> dict[s
         if not trainer.is_global_zero:
             return {}
         described = recipe.describe()
-        saved = save(learner.model, out / MODEL, metadata={**learner.metadata, **described})
+        saved = save(unwrap(learner.model), out / MODEL, metadata={**learner.metadata, **described})
         return {
             "model": learner.model.config,
             **described,

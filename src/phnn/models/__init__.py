@@ -1,10 +1,20 @@
 """The networks of the zoo; arguments choose between real and hypercomplex layers."""
 
 from phnn.models._network import Network
+from phnn.models.authors import load_authors
 from phnn.models.cifarnet import CifarNet
 from phnn.models.registry import create_model, list_models
 from phnn.models.resnet import ResNet
 from phnn.models.sednet import SEDnet
 from phnn.models.vgg import VGG
 
-__all__ = ["VGG", "CifarNet", "Network", "ResNet", "SEDnet", "create_model", "list_models"]
+__all__ = [
+    "VGG",
+    "CifarNet",
+    "Network",
+    "ResNet",
+    "SEDnet",
+    "create_model",
+    "list_models",
+    "load_authors",
+]

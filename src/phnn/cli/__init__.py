@@ -23,6 +23,7 @@ LIBRARY = ("convert", "inspect", "export", "bench")
 LAB = {
     **dict.fromkeys(["train", "test", "predict", "compare"], "training"),
     **dict.fromkeys(["report", "figures", "tables"], "reports"),
+    "paper": "paper",
     "simulate": "sound",
     "toy": "toy",
 }

@@ -20,7 +20,7 @@ from phnn.lab.recipe import Recipe, list_comparisons, list_recipes
 BY_HAND: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "inputs": (("inputs",), {"type": Path, "nargs": "+"}),
     "comparison": (("comparison",), {"type": str, "nargs": "?"}),
-    "results": (("results",), {"type": Path, "nargs": "?"}),
+    "results": (("results",), {"type": Path, "nargs": "*"}),
     "out": (("-o", "--out"), {"type": Path}),
 }
 POSITIONALS = {
@@ -29,7 +29,7 @@ POSITIONALS = {
     "inputs": "INPUTS...",
     "comparison": "[COMPARISON]",
     "folder": "FOLDER",
-    "results": "[RESULTS]",
+    "results": "[RESULTS...]",
 }
 
 

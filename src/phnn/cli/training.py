@@ -55,7 +55,7 @@ def _train(recipe: str, overrides: Overrides, out: Path | None) -> int:
     built = build_recipe(merge(tree, overrides))
     folder = out or Path("runs") / f"{Path(recipe).stem}-{_variant(built)}-seed{built.seed}"
     ended_before = (folder / RESULT).exists()
-    result = run(built, folder, command=_command())
+    result = run(built, folder, command=show_command())
     if result:  # of several processes, the first one speaks
         scores = _show_scores(find_task(built.task), result)
         print(f"{scores}; {result['parameters']:,} parameters; see {folder}")
@@ -225,7 +225,7 @@ def _compare(
     for run in {(run.family, run.variant): run for run in chosen}.values():
         check_recipe(build_recipe(run.recipe or {}))
     check_folders(runs)
-    command = _command()
+    command = show_command()
 
     def report(runs: list[Run]) -> None:
         from phnn.lab import reports
@@ -312,7 +312,7 @@ def _variant(recipe: Recipe) -> str:
     return name if recipe.distill is None else f"{name}-distilled"
 
 
-def _command() -> str:
+def show_command() -> str:
     """Return what was typed, with file names alone for absolute paths: results are shared."""
     return shlex.join(["phnn", *map(_shorten, sys.argv[1:])])
 

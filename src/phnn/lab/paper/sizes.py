@@ -45,7 +45,8 @@ class Row:
         classes: The number of classes.
         params: The number of our parameters.
         params_with_biases: The same with the authors' biases before batch norms.
-        multiplications: The multiplications of the forward pass of one input, without assembly.
+        multiplications: The multiplications of the forward pass of one input, without assembly;
+            None where they were not counted.
         assembly: The multiplications of the assembly of all H, once per forward.
         paper_params: The number of parameters that the paper prints, in millions.
         agrees: Whether the count is within one unit of the paper's last digit.
@@ -67,8 +68,8 @@ class Row:
     classes: int
     params: int
     params_with_biases: int
-    multiplications: int
-    assembly: int
+    multiplications: int | None
+    assembly: int | None
     paper_params: str
     agrees: bool
     reduction: float | None
@@ -83,14 +84,15 @@ class Row:
     remark: str
 
 
-def derive_rows(tables: str = "*") -> list[Row]:
+def derive_rows(tables: str = "*", *, work: bool = True) -> list[Row]:
     """Return every row of the paper's tables.
 
     Args:
         tables: A pattern of the labels wanted, such as "tab:sed_*".
+        work: Whether to count multiplications, which takes most of the time.
     """
     return [
-        _derive_row(printed, version, numbers)
+        _derive_row(printed, version, numbers, work)
         for printed in PRINTED
         if fnmatch.fnmatch(printed.table, tables)
         for version, numbers in printed.numbers.items()
@@ -162,7 +164,7 @@ def parse_numbers(text: str) -> Numbers:
     return Numbers(*found.groups())
 
 
-def _derive_row(printed: Printed, version: str, numbers: str) -> Row:
+def _derive_row(printed: Printed, version: str, numbers: str, work: bool) -> Row:
     model, options = printed.model, _version_options(printed, version)
     network = _build(model, options)
     paper = parse_numbers(numbers)
@@ -183,8 +185,8 @@ def _derive_row(printed: Printed, version: str, numbers: str) -> Row:
         classes=network.config["num_classes"],
         params=sum(p.numel() for p in _counted(network).parameters()),
         params_with_biases=with_biases,
-        multiplications=_multiplications(network),
-        assembly=sum(m.A.shape[0] * m.weight.numel() for m in learned),
+        multiplications=_multiplications(network) if work else None,
+        assembly=sum(m.A.shape[0] * m.weight.numel() for m in learned) if work else None,
         paper_params=paper.params,
         agrees=agree(with_biases / 1e6, paper.params),
         reduction=reduction,

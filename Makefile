@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint format clean
+.PHONY: help demo test test-slow lint claims format clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | column -t -s '	'
@@ -12,7 +12,7 @@ demo: .venv/train.stamp  ## compare real, quaternion and PH networks on the embe
 	$(BIN)/phnn compare digits --out demo
 	$(BIN)/phnn report demo
 
-test: lint .venv/dev.stamp  ## linters, types, import contracts, tests
+test: lint claims .venv/dev.stamp  ## linters, types, import contracts, claims, tests
 	$(BIN)/pytest -n auto
 
 test-slow: .venv/dev.stamp  ## what takes longer than a few seconds: the full model matrix, inductor
@@ -23,6 +23,9 @@ lint: .venv/dev.stamp  ## linters, types and import contracts alone
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+claims:  ## the numbers on README and the pages are those of the result files
+	$(PYTHON) tools/claims.py
 
 format: .venv/dev.stamp  ## write the code the way `make lint` wants it
 	$(BIN)/ruff check --fix

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MARKERS = "osD^vP"
+# in this order, a variant has the colour that it has in the other figures of the paper's tables
+VARIANTS = ("real", "complex", "quaternion", "n=2", "n=3", "n=4")
 SMALLEST = 30.0  # area of a bubble without deviation, in square points
 AREA = 700.0  # of the bubble with the largest deviation
 FLOOR = 5.0  # a score this far below the real network would squeeze all others: the paper omits it
@@ -54,11 +56,11 @@ def draw_deviations(title: str, summaries: Sequence[Summary]) -> Figure:
     """
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
-    from matplotlib.ticker import EngFormatter
+    from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
     score = summaries[0].task.primary
     networks = list(dict.fromkeys(split_family(summary.family)[0] for summary in summaries))
-    colours = assign_colours(["real", *(summary.variant for summary in summaries)])
+    colours = assign_colours([*VARIANTS, *(summary.variant for summary in summaries)])
     largest = max(_deviation(summary) for summary in summaries) or 1.0
     means = [summary.score.mean for summary in summaries if summary.score is not None]
     real = [s.score.mean for s in summaries if s.score is not None and s.variant == "real"]
@@ -92,7 +94,9 @@ def draw_deviations(title: str, summaries: Sequence[Summary]) -> Figure:
     figure.legend(handles=handles, loc="outside right upper", frameon=False)
     panel.set_title(title, fontsize="medium")
     panel.set_xscale("log")
+    panel.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     panel.xaxis.set_major_formatter(EngFormatter())
+    panel.xaxis.set_minor_formatter(NullFormatter())
     panel.set_xlabel("parameters" + (f"\nnot drawn: {', '.join(omitted)}" if omitted else ""))
     panel.set_ylabel(f"test {score.label}" + (f" ({score.unit})" if score.unit else ""))
     panel.margins(0.08, 0.12)

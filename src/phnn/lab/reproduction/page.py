@@ -68,7 +68,8 @@ def write_page(
 
 def _count(verdicts: Sequence[Verdict]) -> str:
     counts = Counter(verdict.verdict for verdict in verdicts)
-    parts = [f"{counts[name]} {name}" for name in (AGREES, DIFFERS, RAN, NOT_RUN) if counts[name]]
+    words = {AGREES: "agree", DIFFERS: "differ", RAN: "ran in a trial", NOT_RUN: "not run"}
+    parts = [f"{counts[name]} {word}" for name, word in words.items() if counts[name]]
     return f"{len(verdicts)} numbers of the paper: {', '.join(parts)}."
 
 

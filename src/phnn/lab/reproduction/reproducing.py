@@ -34,7 +34,7 @@ from phnn.lab.training import check_recipe, train
 
 TINY_TRAINER: Tree = {
     "max_epochs": 1,
-    "max_steps": 2,
+    "max_steps": 4,
     "accelerator": "cpu",
     "threads": 1,
     "energy": False,
@@ -169,7 +169,7 @@ def _plan(
 def _make_tiny(recipe: Tree) -> Tree:
     small = {
         "model": TINY_MODELS[recipe["model"]["name"]],
-        "data": {"batch_size": 2, "eval_batch_size": 2},
+        "data": {"batch_size": 1 if recipe["task"] == "sound" else 2, "eval_batch_size": 2},
         "trainer": TINY_TRAINER,
     }
     return merge(recipe, small)

@@ -189,7 +189,9 @@ def read_records(source: str) -> list[dict[str, Any]]:
         return list(csv.DictReader(text.splitlines()))
     if path.suffix == ".json":
         content = json.loads(text)
-        return list(content["table"]) if isinstance(content, dict) else list(content)
+        if isinstance(content, dict):  # a comparison, or the result of one run
+            return list(content["table"]) if "table" in content else [content]
+        return list(content)
     if path.suffix == ".md":
         return list(_read_tables(text))
     return [{"line": line} for line in text.splitlines()]

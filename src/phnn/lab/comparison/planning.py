@@ -47,6 +47,8 @@ def plan(
     for variant in comparison.variants:
         own = {"model": variant.options}
         tree = merge(read_recipe(variant.recipe), own, overrides)
+        if ":" in variant.options.get("name", ""):  # the options of the recipe are its network's
+            tree["model"] = merge(variant.options, overrides.get("model", {}))
         root = (roots or {}).get(tree.get("data", {}).get("name"))
         recipe = build_recipe(tree if root is None else merge(tree, {"data": {"root": str(root)}}))
         names = {"family": variant.family, "variant": variant.name, "comparison": comparison.name}

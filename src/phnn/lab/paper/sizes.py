@@ -170,12 +170,12 @@ def _derive_row(printed: Printed, version: str, numbers: str, work: bool) -> Row
     paper = parse_numbers(numbers)
     with_biases = count_with_biases(network)
     whole = _build(model, {**(printed.options if printed.whole is None else printed.whole)})
-    storage = measure_file(network) / 2**20 if paper.storage else None
+    storage = _measure(network) / 2**20 if paper.storage else None
     reduction = storage_reduction = None
     if paper.reduction is not None:
         reduction = 100 * (with_biases / count_with_biases(whole) - 1)
     if paper.storage_reduction is not None and storage is not None:
-        storage_reduction = 100 * (storage * 2**20 / measure_file(whole) - 1)
+        storage_reduction = 100 * (storage * 2**20 / _measure(whole) - 1)
     learned = [m for m in network.modules() if isinstance(m, PHConv2d | PHLinear)]
     convs = _convolutions(network)
     return Row(
@@ -236,6 +236,17 @@ def count_with_biases(network: Network) -> int:
     if is_resnet and network.config["n"] is None:
         return count
     return count + sum(conv.out_channels for conv in convs)
+
+
+def _measure(network: Network) -> int:
+    """Return the bytes of the file of a network, each kind written once."""
+    key = repr(sorted(network.config.items(), key=str))
+    if key not in _files:
+        _files[key] = measure_file(network)
+    return _files[key]
+
+
+_files: dict[str, int] = {}
 
 
 def _agree(exact: float | None, printed: str | None) -> bool | None:

@@ -85,6 +85,8 @@ def _find_sizes(variant: Variant) -> dict[str, Any]:
     version = variant.name
     if model.get("width_multiplier", 1.0) != 1.0:
         version = "real"
+    elif version == "real":  # its classifier is real in any case
+        telling["classifier"] = "ph" if model["name"] == "vgg16" else telling["classifier"]
     for printed in PRINTED:
         known = {key: printed.options.get(key, usual) for key, usual in _TELLING.items()}
         classes = 1000 if variant.family.endswith("imagenet") else None

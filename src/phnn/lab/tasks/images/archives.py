@@ -14,6 +14,7 @@ from phnn.lab.tasks.images.sources import SPLIT_NAMES, Encoded, Opened, find_use
 TRAIN = "ILSVRC2012_img_train.tar"  # a tar file for each class inside
 VALIDATION = "ILSVRC2012_img_val.tar"
 DEVKIT = "ILSVRC2012_devkit_t12.tar.gz"  # the labels of the validation images
+CLASSES = "classnames.txt"  # beside shards: the name of each class
 TRUTH = "ILSVRC2012_validation_ground_truth.txt"
 
 
@@ -117,7 +118,8 @@ class Shards:
     @property
     def fingerprint(self) -> str:
         """A hash of the names, sizes and times of the files."""
-        return fingerprint_files(self.folder, sorted(self.folder.rglob("*.tar")))
+        files = [*sorted(self.folder.rglob("*.tar")), *self.folder.glob(CLASSES)]
+        return fingerprint_files(self.folder, files, self.splits)
 
     def open(self, *, streaming: bool = False) -> Opened:
         """List the images."""
@@ -144,7 +146,7 @@ def _name_split(folder: Path, file: Path) -> str:
 
 
 def _read_classes(folder: Path) -> list[str]:
-    file = folder / "classnames.txt"
+    file = folder / CLASSES
     lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
     return [line.strip() for line in lines if line.strip()]
 

@@ -23,7 +23,7 @@ def test_counting_is_an_option_of_the_learner(counting):
 
 
 def test_an_unknown_counting():
-    with pytest.raises(ValueError, match="learner.counting='double' must be plain or authors"):
+    with pytest.raises(ValueError, match="counting='double' must be plain or authors"):
         DetectorOptions("double")
 
 

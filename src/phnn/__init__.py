@@ -25,7 +25,10 @@ if TYPE_CHECKING:
         PHGRUCell,
         PHLinear,
         PHLSTMCell,
+        PHMultiheadAttention,
         PHRNNCell,
+        PHTransformerDecoderLayer,
+        PHTransformerEncoderLayer,
         param_groups,
     )
 
@@ -45,7 +48,10 @@ __all__ = [
     "PHGRUCell",
     "PHLSTMCell",
     "PHLinear",
+    "PHMultiheadAttention",
     "PHRNNCell",
+    "PHTransformerDecoderLayer",
+    "PHTransformerEncoderLayer",
     "accelerate",
     "algebra",
     "analysis",

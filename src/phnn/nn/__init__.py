@@ -1,6 +1,7 @@
 """The PH layers: the signatures of `torch.nn`, then `n=`, `algebra=`, … `rank=`."""
 
 from phnn.nn._layer import PHLayer
+from phnn.nn.attention import PHMultiheadAttention
 from phnn.nn.authors import from_authors
 from phnn.nn.cells import PHGRUCell, PHLSTMCell, PHRNNCell
 from phnn.nn.conv import (
@@ -16,6 +17,7 @@ from phnn.nn.groups import param_groups
 from phnn.nn.linear import PHLinear
 from phnn.nn.rates import balance_rates
 from phnn.nn.recurrent import PHGRU, PHLSTM, PHRNN
+from phnn.nn.transformer import PHTransformerDecoderLayer, PHTransformerEncoderLayer
 
 __all__ = [
     "PHGRU",
@@ -32,7 +34,10 @@ __all__ = [
     "PHLSTMCell",
     "PHLayer",
     "PHLinear",
+    "PHMultiheadAttention",
     "PHRNNCell",
+    "PHTransformerDecoderLayer",
+    "PHTransformerEncoderLayer",
     "balance_rates",
     "from_authors",
     "param_groups",

@@ -26,6 +26,7 @@ from phnn.conversion.decisions import (
     select,
 )
 from phnn.conversion.fitting import Fit, Progress, has_room
+from phnn.conversion.opening import Whole, opened
 from phnn.conversion.report import Entry, Report, find_untouched, measure_size
 from phnn.conversion.shrinking import SILENT, Shrunk, fit_given, shrink, shrink_by_score
 from phnn.conversion.sites import Site, find_sites, hooks, replace_modules
@@ -65,7 +66,12 @@ def convert(
     inplace: bool = False,
     progress: Progress | None = None,
 ) -> Model:
-    """Replace the linear and convolutional layers of any model by smaller PH layers.
+    """Replace the layers of any model by smaller PH layers.
+
+    Linear layers, convolutions, recurrent layers and their cells, attention, and embeddings have a
+    PH twin. Each matrix of a recurrent layer and each projection of attention is a layer of its
+    own here, named as in `lstm.weight_ih_l0` and `attention.q_proj`. Embeddings are converted by a
+    budget, or if they are named: the rows of a table are no components.
 
     Three ways to say how small: `n=` (and `terms=`, `algebra=`) gives every layer the same
     structure; `budget=` and `compute=` choose a structure for each layer, so that the whole model
@@ -141,43 +147,44 @@ def convert(
         structure = None
         if known is not None or learn_algebra is False:
             structure = Structure.of(algebra=known, learn_algebra=learn_algebra)
-        decisions = decide(decisions, n, terms, structure, indivisible)
+        is_named = include is not None
+        decisions = decide(decisions, n, terms, structure, indivisible, is_named)
         require_layers(decisions)
-    data = None if calibration is None else Calibration(model, calibration, forward)
     shrunk: Shrunk | None = None
-    if evaluate is not None:
-        assert tolerance is not None
-        assert data is not None
-        shrunk = shrink_by_score(
-            model,
-            decisions,
-            data,
-            evaluate,
-            tolerance,
-            relative=relative,
-            lower_is_better=lower_is_better,
-            family=family,
-            cache=cache,
-            progress=progress,
-        )
-    elif chooses:
-        shrunk = shrink(
-            model, decisions, budget, compute, data, family=family, cache=cache, progress=progress
-        )
-    elif data is not None:
-        shrunk = fit_given(model, decisions, data, progress)
+    parts = [d.site for d in decisions if d.is_open and d.site.is_part]
+    wholes = dict.fromkeys(site.whole for site in parts if site.whole is not None)
+    data = None if calibration is None else Calibration(model, calibration, forward)
+    options: dict[str, Any] = {"family": family, "cache": cache, "progress": progress}
+    with opened(model, list(wholes) if data is not None else []) as open_model:
+        if evaluate is not None:
+            assert tolerance is not None
+            assert data is not None
+            shrunk = shrink_by_score(
+                open_model,
+                decisions,
+                data,
+                evaluate,
+                tolerance,
+                relative=relative,
+                lower_is_better=lower_is_better,
+                **options,
+            )
+        elif chooses:
+            shrunk = shrink(open_model, decisions, budget, compute, data, **options)
+        elif data is not None:
+            shrunk = fit_given(open_model, decisions, data, progress)
     if shrunk is not None:
         decisions = shrunk.decisions
     before = measure_size(model)
     made = _make(decisions, None if shrunk is None else shrunk.fits, start, share_algebra)
     reasons = {} if data is None else _explain_weights(decisions)
     entries = tuple(_entry(d, made.get(d.name), reasons.get(d.name, "")) for d in decisions)
-    ph_layers = [name for name, m in made.items() if isinstance(m.layer, PHLayer)]
-    kept = find_untouched(model, [d.site.module for d in decisions if d.name in ph_layers])
-    layers = {name: m.layer for name, m in made.items()}
+    ph_layers = {name for name, m in made.items() if isinstance(m.layer, PHLayer)}
+    kept = find_untouched(model, [_owner(d.site) for d in decisions if d.name in ph_layers])
+    places, layers = close_layers(sites, {name: m.layer for name, m in made.items()}, start)
     is_better = None if evaluate is None else _judge(evaluate, lower_is_better)
-    shrunk = _refine(model, sites, layers, shrunk, data, refine, is_better, progress)
-    replaced = cast("Model", replace_modules(model, sites, layers, inplace))
+    shrunk = _refine(model, places, layers, shrunk, data, refine, is_better, progress)
+    replaced = cast("Model", replace_modules(model, places, layers, inplace))
     if shrunk is not None and shrunk.norms:
         replaced.load_state_dict(shrunk.norms, strict=False)
     after = measure_size(replaced)
@@ -336,14 +343,7 @@ def _from_fit(decision: Decision, fit: Fit) -> Made:
     site = decision.site
     if fit.structure is None or fit.A is None:
         layer = copy.deepcopy(site.module)
-        weight = fit.F.flip(-1).transpose(1, 2) if site.transposed else fit.F
-        weight = weight.reshape(site.weight.shape)
-        with torch.no_grad():
-            layer.get_parameter("weight").copy_(
-                weight.mT if site.dense is not site.module else weight
-            )
-            if fit.bias is not None:
-                layer.get_parameter("bias").copy_(fit.bias)
+        site.write(layer, fit.F, fit.bias)
         return Made(layer, fit.error**0.5)
     ph = _fresh(site, fit.structure)
     blocks = Blocks(
@@ -415,15 +415,65 @@ def _fresh(site: Site, structure: Structure) -> PHLayer:
     if layer.learns_algebra:
         for name in layer.algebra_names:
             layer.get_parameter(name).requires_grad_(trainable)
-    if layer.bias is not None:
-        layer.bias.requires_grad_(site.dense.get_parameter("bias").requires_grad)
+    if layer.bias is not None and site.bias is not None:
+        layer.bias.requires_grad_(site.bias.requires_grad)
     return layer
 
 
 def _fill_bias(layer: PHLayer, site: Site, start: str) -> None:
-    if layer.bias is not None and start == "nearest":
+    if layer.bias is not None and site.bias is not None and start == "nearest":
         with torch.no_grad():
-            layer.bias.copy_(site.dense.get_parameter("bias"))
+            layer.bias.copy_(site.bias)
+
+
+def close_layers(
+    sites: Sequence[Site], layers: Mapping[str, nn.Module], start: str = "nearest"
+) -> tuple[list[Site], dict[str, nn.Module]]:
+    """Put new parts together, as layers with several matrices.
+
+    Args:
+        sites: Of the model.
+        layers: New layers, by the names of their sites.
+        start: Whether the layers keep the numbers of their parts.
+
+    Returns:
+        What is replaced, and by what.
+    """
+    places: list[Site] = []
+    found: dict[Whole, dict[str, nn.Module]] = {}
+    for site in sites:
+        if site.name not in layers:
+            continue
+        if site.whole is not None:
+            part = site.name.rpartition(".")[2]
+            found.setdefault(site.whole, {})[part] = layers[site.name]
+        else:
+            places.append(site)
+    new = {site.name: layers[site.name] for site in places}
+    for whole, parts in found.items():
+        if any(part in whole.opened.parts for part in parts):
+            places.append(Site(whole.module, whole.names, None))
+            new[whole.name] = _close(whole, parts, start)
+        else:  # only layers inside of it, such as the output projection
+            inside = [s for s in sites if s.whole is whole and s.name in layers]
+            places += inside
+            new |= {site.name: layers[site.name] for site in inside}
+    return places, new
+
+
+def _close(whole: Whole, parts: Mapping[str, nn.Module], start: str) -> nn.Module:
+    layer = whole.opened.close(parts, fill=start == "nearest")
+    if any(isinstance(parts.get(part), PHLayer) for part in whole.opened.parts):
+        return layer
+    dense: nn.Module = layer.to_dense()  # type: ignore[operator]  # all were fitted, and stay dense
+    for name, part in parts.items():
+        if name not in whole.opened.parts:
+            setattr(dense, name, part)
+    return dense
+
+
+def _owner(site: Site) -> nn.Module:
+    return site.whole.module if site.whole is not None and site.is_part else site.module
 
 
 def _sharing(decisions: Sequence[Decision], share_algebra: bool) -> Iterable[list[Decision]]:
@@ -457,7 +507,7 @@ def _explain_weights(decisions: Sequence[Decision]) -> dict[str, str]:
 
 def _entry(decision: Decision, made: Made | None, by_weight: str) -> Entry:
     site = decision.site
-    before = type(site.module).__name__
+    before = site.kind
     notes = [decision.reason] if decision.reason else []
     if len(site.names) > 1:
         notes.append(f"also {', '.join(site.names[1:])}")
@@ -471,7 +521,10 @@ def _entry(decision: Decision, made: Made | None, by_weight: str) -> Entry:
     if lost:
         notes.append(f"lost its {', '.join(lost)}")
     size = sum(parameter.numel() for parameter in made.layer.parameters())
-    after = f"{type(made.layer).__name__} {made.layer.structure}".replace(",", "")
+    kind = type(made.layer)
+    if site.is_part and site.whole is not None:
+        kind = site.whole.opened.twin
+    after = f"{kind.__name__} {made.layer.structure}".replace(",", "")
     after = after.replace("algebra=", "").replace("learn_True", "learned")
     note = "; ".join(notes)
     return Entry(site.name, before, after, site.parameters, size, made.error, note, by_weight)

@@ -9,7 +9,7 @@ puts the results together, as one PH layer.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -23,7 +23,7 @@ from phnn.nn import PHLayer
 from phnn.nn._matrices import PHMatrices
 from phnn.structure import Dimension, Structure
 
-__all__ = ["Matrix", "Opened", "PHPart", "Whole", "fuse_opened", "opened"]
+__all__ = ["Matrix", "OpenMatrices", "Opened", "PHPart", "Whole", "fuse_opened", "opened"]
 
 DENSE = Structure.of(algebra=algebra.real)  # one term and A = 1: F is the dense matrix
 
@@ -111,29 +111,52 @@ class Opened(nn.Module):
     Attributes:
         fused: The torch layer; not a submodule, so that its parameters count once.
         twin: The PH class that it becomes.
+        parts: Names of the submodules with one matrix each.
     """
 
-    twin: ClassVar[type[PHMatrices]]
     fused: nn.Module
+    twin: ClassVar[type[nn.Module]]
+    parts: tuple[str, ...]
+
+    def fuse(self) -> nn.Module:
+        """Return a torch layer with the weights that the matrices have now."""
+        raise NotImplementedError
+
+    def close(self, parts: Mapping[str, nn.Module], fill: bool = True) -> nn.Module:
+        """Return the PH layer that has some new parts; the other matrices stay dense.
+
+        Args:
+            parts: PH layers, and linear layers that stay dense, by the names of the parts.
+            fill: Take their tensors; False for new ones.
+        """
+        raise NotImplementedError
+
+
+class OpenMatrices(Opened):
+    """Base of the opened layers whose PH twin holds its matrices itself."""
+
+    twin: ClassVar[type[PHMatrices]]
 
     def __init__(self, fused: nn.Module) -> None:
         super().__init__()
         self.__dict__["fused"] = fused
         self.training = fused.training
         parameters = dict(fused.named_parameters(recurse=False))
-        for name, (groups, sides) in self._lay_out(fused).items():
-            bias = parameters.get(name.replace("weight", "bias", 1))
+        layouts = self._lay_out()
+        for name, (groups, sides) in layouts.items():
+            bias = parameters.get(_bias_of(name))
             # not add_module: the torch layer has an attribute of this name
             self._modules[name] = Matrix(parameters[name], bias, groups, sides)
+        self.parts = tuple(layouts)
 
-    def _lay_out(self, fused: nn.Module) -> dict[str, tuple[int, int]]:
+    def _lay_out(self) -> dict[str, tuple[int, int]]:
         """Return the groups and sides of each matrix, by torch's name."""
-        layer = self.twin.like(fused, algebra=algebra.real)  # knows how torch's matrices lie
-        return {
-            name: layer.layouts[name.removeprefix("weight")]
-            for name in layer.state_names
-            if name.startswith("weight")
+        arguments: dict[str, Any] = {
+            name: getattr(self.fused, name) for name in self.twin.dense_args
         }
+        make: Callable[..., PHMatrices] = self.twin
+        layouts = make(**arguments, device="meta", algebra=algebra.real).layouts
+        return {f"weight{suffix}": (lay.gates, lay.sides) for suffix, lay in layouts.items()}
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -147,44 +170,47 @@ class Opened(nn.Module):
         """Return a torch layer with the weights that the matrices have now."""
         fused = copy.deepcopy(self.fused)
         with torch.no_grad():
-            for name, matrix in self.named_children():
-                assert isinstance(matrix, Matrix)
-                fused.get_parameter(name).copy_(matrix.weight)
+            for name in self.parts:
+                matrix = self.get_submodule(name)
+                fused.get_parameter(name).copy_(matrix.get_parameter("weight"))
                 if matrix.bias is not None:
-                    fused.get_parameter(name.replace("weight", "bias", 1)).copy_(matrix.bias)
+                    fused.get_parameter(_bias_of(name)).copy_(matrix.get_parameter("bias"))
         return fused.train(self.training)
 
     def close(self, parts: Mapping[str, nn.Module], fill: bool = True) -> nn.Module:
-        """Return the PH layer of some parts; the other matrices stay dense.
-
-        Args:
-            parts: `PHPart`s, and matrices that stay dense, by torch's names.
-            fill: Take their tensors; False for new ones.
-        """
-        structures = {name: DENSE for name, _ in self.named_children()}
-        for name, part in parts.items():
-            if isinstance(part, PHPart):
-                structures[name] = part.structure
+        """Return the PH layer that has some new parts; the other matrices stay dense."""
+        new = {name: parts.get(name, self.get_submodule(name)) for name in self.parts}
+        structures = {
+            name: part.structure if isinstance(part, PHPart) else DENSE
+            for name, part in new.items()
+        }
         layer = self.twin.like(self.fused, structures=structures)
-        for name, matrix in self.named_children():
-            part = parts.get(name, matrix)
-            suffix = name.removeprefix("weight")
-            tensors = {"F" + suffix: part.get_parameter("weight")}
-            if isinstance(part, PHPart):
-                tensors = {"F" + suffix: part.filters}
-                if part.learns_algebra:
-                    letters = part.algebra_names
-                    tensors |= {k + suffix: part.get_parameter(k) for k in letters}
-            if part.bias is not None:
-                tensors["bias" + suffix] = part.get_parameter("bias")
-            for key, tensor in tensors.items():
+        for name, part in new.items():
+            # a matrix that was not looked at still belongs to the original
+            own = part if name in parts else copy.deepcopy(part)
+            for key, tensor in _tensors(name, own):
                 if fill:
-                    # a dense matrix still belongs to the original
-                    own = tensor if isinstance(part, PHPart) else copy.deepcopy(tensor)
-                    setattr(layer, key, own)
+                    setattr(layer, key, tensor)
                 else:
                     layer.get_parameter(key).requires_grad_(tensor.requires_grad)
         return layer
+
+
+def _tensors(name: str, part: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """Yield the parameters of a part with their names in the PH layer."""
+    suffix = name.removeprefix("weight")
+    if isinstance(part, PHPart):
+        yield "F" + suffix, part.filters
+        for letter in part.algebra_names if part.learns_algebra else ():
+            yield letter + suffix, part.get_parameter(letter)
+    else:
+        yield "F" + suffix, part.get_parameter("weight")
+    if part.bias is not None:
+        yield _bias_of(name), part.get_parameter("bias")
+
+
+def _bias_of(name: str) -> str:
+    return name.replace("weight", "bias", 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,6 +234,11 @@ class Whole:
     def module(self) -> nn.Module:
         """The torch layer."""
         return self.opened.fused
+
+    @property
+    def own_names(self) -> list[str]:
+        """The names of the parameters that the layer holds itself."""
+        return [key for key, value in self.module._parameters.items() if value is not None]
 
 
 @contextmanager
@@ -238,7 +269,10 @@ def _place(model: nn.Module, names: Sequence[str], module: nn.Module) -> None:
 
 
 def fuse_opened(model: nn.Module) -> nn.Module:
-    """Return a model, changed in place, with torch's layers where it has opened ones."""
+    """Return a copy of a model with torch's layers in place of opened ones; itself without such."""
+    if not any(isinstance(module, Opened) for module in model.modules()):
+        return model
+    model = copy.deepcopy(model)
     if isinstance(model, Opened):
         return model.fuse()
     found: dict[Opened, list[str]] = {}

@@ -9,14 +9,14 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 import phnn.nn as ph
-from phnn.conversion.opening import Opened
+from phnn.conversion.opening import Opened, OpenMatrices
 
 __all__ = ["RECURRENT"]
 
 States = tuple[Tensor, ...]
 
 
-class _OpenRecurrence(Opened):
+class _OpenRecurrence(OpenMatrices):
     """What layers and cells share: one step."""
 
     def _step(self, suffix: str, gates: Tensor, states: States) -> States:

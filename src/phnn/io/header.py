@@ -28,8 +28,8 @@ class Version(NamedTuple):
 
 
 # 1.0 could not hold converted models; 2.0 lists their layers; 2.1 may hold rectangular algebras;
-# 2.2 may hold filters in a smaller type
-FORMAT = Version(2, 2)
+# 2.2 may hold filters in a smaller type; 2.3 layers with several matrices, and attention
+FORMAT = Version(2, 3)
 # an algebra with this many structure constants is built in no time, whatever the size of the file
 SMALL_ALGEBRA = 2**16
 HEADER_FIELDS: dict[str, Any] = {
@@ -176,9 +176,24 @@ def _parse_layer(name: str, values: object) -> LayerSpec | None:
             )
         if isinstance(checked["algebra"], dict):
             _check_types(checked["algebra"], {"name": str})
-        return LayerSpec(**checked)
+        return LayerSpec(**checked, matrices=_parse_matrices(values.get("matrices")))
     except (ValueError, TypeError) as error:
         raise ValueError(f"layer {name!r}: {error}") from None
+
+
+def _parse_matrices(values: object) -> dict[str, LayerSpec] | None:
+    """Return what is said about the matrices of one layer, which have none of their own."""
+    if values is None:
+        return None
+    if not isinstance(values, dict) or not values:
+        raise ValueError(f"matrices is a {type(values).__name__}, not a mapping of some")
+    found = {}
+    for name, spec in values.items():
+        parsed = _parse_layer(name, spec)
+        if parsed is None or parsed.matrices is not None:
+            raise ValueError(f"matrix {name!r} is not described")
+        found[name] = parsed
+    return found
 
 
 def _check_types(values: Mapping[Any, Any], kinds: Mapping[Any, Any]) -> dict[Any, Any]:
@@ -206,7 +221,9 @@ def _check_algebras(
     The structure constants of an algebra are n³ numbers, and a model that has it stores about as
     many.
     """
-    named = {spec.algebra for spec in layers if spec and isinstance(spec.algebra, str)}
+    given = [spec for spec in layers if spec is not None]
+    given += [part for spec in given for part in (spec.matrices or {}).values()]
+    named = {spec.algebra for spec in given if isinstance(spec.algebra, str)}
     in_config = (config or {}).get("algebra")
     named |= {in_config} if isinstance(in_config, str) else set()
     needed = sum(algebras.dimension(name) ** 3 for name in named)

@@ -234,12 +234,19 @@ def _tie(model: nn.Module, decisions: Sequence[Decision]) -> list[Decision]:
                 tied[decision.name] = decision.stay(f"tied to {', '.join(strangers)}")
             elif not alike:
                 others = ", ".join(other.name for other in group if other is not decision)
-                tied[decision.name] = decision.stay(f"tied to {others}, a layer of another kind")
+                tied[decision.name] = decision.stay(f"tied to {others}, {_say_kind(decision)}")
             elif decision is not group[0]:
                 first = group[0].site
                 reason = f"shares its weight with {first.name}"
                 tied[decision.name] = replace(decision, tied_to=first, reason=reason)
     return [tied.get(decision.name, decision) for decision in decisions]
+
+
+def _say_kind(decision: Decision) -> str:
+    padding = getattr(decision.site.module, "padding_idx", None)
+    if padding is None:
+        return "a layer of another kind"
+    return f"which does not mask the padding row {padding}"
 
 
 def _tie_key(site: Site) -> tuple[object, ...]:

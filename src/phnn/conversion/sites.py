@@ -18,6 +18,7 @@ from phnn.conversion.opening import Matrix, Opened, PHPart, Whole
 from phnn.conversion.recurrences import RECURRENT
 from phnn.nn._layer import computes_state
 from phnn.nn._matrices import PHMatrices
+from phnn.nn.delta import AdaptedLayer
 from phnn.nn.transformer import _PHTransformerLayer
 
 PH_LAYERS: tuple[type[ph.PHLayer], ...] = (
@@ -136,7 +137,14 @@ def find_sites(model: nn.Module, allow: Sequence[str] = ()) -> list[Site]:
     """
     sites: list[Site] = []
     inside: dict[int, Whole] = {}
+    adapted: set[int] = set()
     for module, names in _modules(model):
+        if id(module) in adapted:
+            continue
+        if isinstance(module, AdaptedLayer):
+            adapted.update(map(id, module.modules()))
+            sites.append(Site(module, names, None, "adapted; phnn.merge folds the adapter in"))
+            continue
         whole = _open(module, names, allow)
         if whole is None:
             site = _site(module, names, allow, inside.get(id(module)))
@@ -169,6 +177,8 @@ def find_folds(model: nn.Module) -> list[Site]:
     sites: list[Site] = []
     inside: set[int] = set()
     for module, names in _modules(model):
+        if isinstance(module, AdaptedLayer):
+            inside.update(map(id, module.modules()))
         if id(module) in inside or not isinstance(module, FOLDING):
             continue
         site = Site(module, names, None, _own_forward_reason(module))

@@ -66,15 +66,17 @@ class LayerSpec:
         """Describe a layer."""
         kind = type(layer).__name__
         if isinstance(layer, PHLayer):
-            return cls._of(kind, layer.structure)
+            return cls.of_structure(kind, layer.structure)
         if isinstance(layer, PHMatrices):
-            each = {name: cls._of(kind, m.structure) for name, m in layer.matrices.items()}
+            each = {name: cls.of_structure(kind, m.structure) for name, m in layer.matrices.items()}
             first = next(iter(each.values()))
             return first if layer.structure is not None else replace(first, matrices=each)
-        return cls._of(kind, DENSE)  # attention: its projections are described by themselves
+        # attention: its projections are described by themselves
+        return cls.of_structure(kind, DENSE)
 
     @classmethod
-    def _of(cls, kind: str, structure: Structure) -> LayerSpec:
+    def of_structure(cls, kind: str, structure: Structure) -> LayerSpec:
+        """Describe a layer by its class and its structure."""
         return cls(
             kind=kind,
             n=structure.n,

@@ -163,6 +163,23 @@ def _parse_fields(values: dict[str, Any], version: Version, sizes: Mapping[str, 
     return Header(**values, layers=layers, format=version)
 
 
+def parse_layers(values: Mapping[str, object], stored: int) -> dict[str, LayerSpec]:
+    """Return the layers that a file describes, with every type checked.
+
+    Args:
+        values: Their fields, by name.
+        stored: How many numbers the file holds.
+    """
+    found = {}
+    for name, fields in values.items():
+        spec = _parse_layer(name, fields)
+        if spec is None:
+            raise ValueError(f"layer {name!r} is not described")
+        found[name] = spec
+    _check_algebras(None, found.values(), stored)
+    return found
+
+
 def _parse_layer(name: str, values: object) -> LayerSpec | None:
     if values is None:
         return None

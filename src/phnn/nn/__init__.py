@@ -1,6 +1,7 @@
 """The PH layers: the signatures of `torch.nn`, then `n=`, `algebra=`, … `rank=`."""
 
 from phnn.nn._layer import PHLayer
+from phnn.nn._matrices import named_weights
 from phnn.nn.attention import PHMultiheadAttention
 from phnn.nn.authors import from_authors
 from phnn.nn.cells import PHGRUCell, PHLSTMCell, PHRNNCell
@@ -40,5 +41,6 @@ __all__ = [
     "PHTransformerEncoderLayer",
     "balance_rates",
     "from_authors",
+    "named_weights",
     "param_groups",
 ]

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from phnn.nn._layer import PHLayer
+from phnn.nn._matrices import named_weights
 from phnn.nn.rates import Kind, balance_rates
 
 _NORMS = nn.modules.batchnorm._NormBase
@@ -88,12 +88,12 @@ def param_groups(
 def _find_kinds(model: nn.Module, balance: Kind | None) -> dict[int, tuple[str, float]]:
     """Return group and factor of the parameters whose layers decide, by their identity."""
     kinds: dict[int, tuple[str, float]] = {}
+    for _, weight in named_weights(model):
+        factors = {} if balance is None else balance_rates(weight, balance)
+        kinds[id(weight.F)] = "filter", factors.get("F", 1.0)
+        for name in weight.algebra_names if weight.learns_algebra else ():
+            kinds[id(getattr(weight, name))] = "algebra", factors.get(name, 1.0)
     for module in model.modules():
-        if isinstance(module, PHLayer):
-            factors = {} if balance is None else balance_rates(module, balance)
-            kinds[id(module.F)] = "filter", factors.get("F", 1.0)
-            for name in module.algebra_names if module.learns_algebra else ():
-                kinds[id(getattr(module, name))] = "algebra", factors.get(name, 1.0)
-        elif isinstance(module, _NORMS) and module.bias is not None:
+        if isinstance(module, _NORMS) and module.bias is not None:
             kinds[id(module.bias)] = "norm_bias", 1.0
     return kinds

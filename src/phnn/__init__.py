@@ -15,6 +15,9 @@ if TYPE_CHECKING:
         PHGRU,
         PHLSTM,
         PHRNN,
+        ComponentBatchNorm,
+        ComponentDropout,
+        ComponentLayerNorm,
         PHConv1d,
         PHConv2d,
         PHConv3d,
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
         PHRNNCell,
         PHTransformerDecoderLayer,
         PHTransformerEncoderLayer,
+        WhiteningBatchNorm,
         param_groups,
     )
 
@@ -38,6 +42,9 @@ __all__ = [
     "PHGRU",
     "PHLSTM",
     "PHRNN",
+    "ComponentBatchNorm",
+    "ComponentDropout",
+    "ComponentLayerNorm",
     "PHConv1d",
     "PHConv2d",
     "PHConv3d",
@@ -52,6 +59,7 @@ __all__ = [
     "PHRNNCell",
     "PHTransformerDecoderLayer",
     "PHTransformerEncoderLayer",
+    "WhiteningBatchNorm",
     "accelerate",
     "algebra",
     "analysis",
@@ -74,7 +82,7 @@ __all__ = [
 
 # where each name lives; whatever is not listed here is a module of the package
 _HOMES = {
-    **dict.fromkeys([name for name in __all__ if name.startswith("PH")], "phnn.nn"),
+    **dict.fromkeys([name for name in __all__ if name[0].isupper()], "phnn.nn"),
     "accelerate": "phnn.acceleration",
     "convert": "phnn.conversion",
     "create_model": "phnn.models",

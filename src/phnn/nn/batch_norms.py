@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from typing import Any
 
@@ -114,7 +113,7 @@ class _ComponentBatchNorm(nn.Module, ABC):
             centred = x - _spread(mean, x)
             statistic = self._measure(centred, axes)
             if self.training and self.track_running_stats:
-                self._remember(mean, statistic, math.prod(x.shape[axis] for axis in axes))
+                self._remember(mean, statistic, x.numel() // self.num_features)
         else:
             assert self.running_mean is not None
             mean = self.running_mean.to(x.dtype).unflatten(0, (self.n, -1))

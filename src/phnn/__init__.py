@@ -16,6 +16,9 @@ if TYPE_CHECKING:
         PHGRU,
         PHLSTM,
         PHRNN,
+        ComponentBatchNorm,
+        ComponentDropout,
+        ComponentLayerNorm,
         PHConv1d,
         PHConv2d,
         PHConv3d,
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
         PHRNNCell,
         PHTransformerDecoderLayer,
         PHTransformerEncoderLayer,
+        WhiteningBatchNorm,
         param_groups,
     )
 
@@ -39,6 +43,9 @@ __all__ = [
     "PHGRU",
     "PHLSTM",
     "PHRNN",
+    "ComponentBatchNorm",
+    "ComponentDropout",
+    "ComponentLayerNorm",
     "PHConv1d",
     "PHConv2d",
     "PHConv3d",
@@ -53,6 +60,7 @@ __all__ = [
     "PHRNNCell",
     "PHTransformerDecoderLayer",
     "PHTransformerEncoderLayer",
+    "WhiteningBatchNorm",
     "accelerate",
     "adapt",
     "algebra",
@@ -83,7 +91,7 @@ __all__ = [
 
 # where each name lives; whatever is not listed here is a module of the package
 _HOMES = {
-    **dict.fromkeys([name for name in __all__ if name.startswith("PH")], "phnn.nn"),
+    **dict.fromkeys([name for name in __all__ if name[0].isupper()], "phnn.nn"),
     "accelerate": "phnn.acceleration",
     "adapt": "phnn.adaptation",
     "convert": "phnn.conversion",

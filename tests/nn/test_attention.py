@@ -299,6 +299,7 @@ def test_transformer_layers_are_torchs(cls, options):
     assert_round_trips(layer, *([x] if cls is LAYERS[0] else [x, memory]))
 
 
+@pytest.mark.slow
 @every_layer
 def test_transformer_layers_learn_compile_and_export(cls):
     layer = cls(16, 4, 32, dropout=0.0, n=4)

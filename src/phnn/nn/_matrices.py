@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from phnn import functional, init
 from phnn.algebra import Algebra, real
 from phnn.functional import Factors
+from phnn.nn._layer import PHLayer
 from phnn.nn._weight import (
     PHWeight,
     check_divisible,
@@ -280,3 +281,17 @@ class PHMatrices(nn.Module):
         super()._load_from_state_dict(
             restored, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
         )
+
+
+def named_weights(model: nn.Module) -> Iterator[tuple[str, PHWeight]]:
+    """Yield the PH weights of a model with their names: layers, and matrices of recurrent layers.
+
+    Args:
+        model: Any model, or a PH layer. Its own weight has an empty name.
+    """
+    for name, module in model.named_modules():
+        if isinstance(module, PHLayer):
+            yield name, module
+        elif isinstance(module, PHMatrices):
+            for weight, matrix in module.matrices.items():
+                yield f"{name}.{weight}".lstrip("."), matrix

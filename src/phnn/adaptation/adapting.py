@@ -125,6 +125,8 @@ def install(
     """
     if not name or "." in name:
         raise ValueError(f"the name of an adapter must have letters and no dot, got {name!r}")
+    if "" in adapter.layers:
+        raise ValueError(f"{type(model).__name__} is itself the layer; put it into a Sequential")
     present = adapted_layers(model)
     sites = {site.name: site for site in find_sites(_bare(model), allow)}
     shared: dict[object, PHLayer] = {}
@@ -159,8 +161,6 @@ def install(
     missing = {layer: model.get_submodule(layer) for layer in deltas if layer not in present}
     new = {layer: AdaptedLayer(module) for layer, module in missing.items()}
     places = [Site(module, sites[layer].names, None) for layer, module in missing.items()]
-    if "" in new:
-        raise ValueError(f"{type(model).__name__} is itself the layer; put it into a Sequential")
     replace_modules(model, places, new, inplace=True)
     for layer, delta in deltas.items():
         adapted = new[layer] if layer in new else present[layer]

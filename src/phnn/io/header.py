@@ -49,6 +49,7 @@ LAYER_FIELDS: dict[str, Any] = {
     "algebra": str | dict | None,
     "learn_algebra": bool,
     "rank": int | None,
+    "matrices": dict | None,
 }
 
 
@@ -186,24 +187,23 @@ def _parse_layer(name: str, values: object) -> LayerSpec | None:
     if not isinstance(values, dict):
         raise ValueError(f"layer {name!r} is a {type(values).__name__}, not a mapping")
     try:
-        checked = _check_types({"rank": None, **values}, LAYER_FIELDS)
+        checked = _check_types({"rank": None, "matrices": None, **values}, LAYER_FIELDS)
+        checked["matrices"] = _parse_matrices(checked["matrices"])
         if isinstance(checked["n"], list):  # of a rectangular algebra: [n_out, n_in]
             checked["n"] = tuple(
                 _check_types(dict(enumerate(checked["n"])), {0: int, 1: int}).values()
             )
         if isinstance(checked["algebra"], dict):
             _check_types(checked["algebra"], {"name": str})
-        return LayerSpec(**checked, matrices=_parse_matrices(values.get("matrices")))
+        return LayerSpec(**checked)
     except (ValueError, TypeError) as error:
         raise ValueError(f"layer {name!r}: {error}") from None
 
 
-def _parse_matrices(values: object) -> dict[str, LayerSpec] | None:
+def _parse_matrices(values: dict[str, object] | None) -> dict[str, LayerSpec] | None:
     """Return what is said about the matrices of one layer, which have none of their own."""
     if values is None:
         return None
-    if not isinstance(values, dict) or not values:
-        raise ValueError(f"matrices is a {type(values).__name__}, not a mapping of some")
     found = {}
     for name, spec in values.items():
         parsed = _parse_layer(name, spec)

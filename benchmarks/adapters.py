@@ -17,6 +17,7 @@ import csv
 import importlib.util
 import subprocess
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,15 +62,16 @@ def methods() -> Iterator[tuple[str, Callable[[nn.Module], nn.Module]]]:
     """Yield each method with the function that adapts a network."""
     yield "last layer alone", freeze
     yield "full fine-tuning", lambda model: model.requires_grad_(True)
-    for label, choice in {
+    choices: dict[str, dict[str, Any]] = {
         "phnn n=16 terms=1": {"n": 16, "terms": 1},
         "phnn n=16 terms=4": {"n": 16, "terms": 4},
         "phnn n=8 terms=2 filter_rank=4": {"n": 8, "terms": 2, "filter_rank": 4},
         "phnn n=16 terms=5 share_algebra": {"n": 16, "terms": 5, "share_algebra": True},
         "phnn cyclic(64)": {"algebra": "cyclic(64)"},
         "phnn cyclic(32)": {"algebra": "cyclic(32)"},
-    }.items():
-        yield label, lambda model, choice=choice: phnn.adapt(model, include=HIDDEN, **choice)
+    }
+    for label, choice in choices.items():
+        yield label, partial(phnn.adapt, include=HIDDEN, **choice)
     if importlib.util.find_spec("peft") is None:
         print("peft is not installed: LoRA and LoKr are left out")
         return
@@ -77,13 +79,13 @@ def methods() -> Iterator[tuple[str, Callable[[nn.Module], nn.Module]]]:
 
     for rank in (1, 4):
         config = peft.LoraConfig(r=rank, lora_alpha=rank, target_modules=list(HIDDEN))
-        yield f"peft LoRA r={rank}", lambda model, config=config: _peft(model, config)
+        yield f"peft LoRA r={rank}", partial(_peft, config=config)
     for rank, factor in ((64, 16), (16, 4)):
         lokr = peft.LoKrConfig(
             r=rank, alpha=rank, decompose_factor=factor, target_modules=list(HIDDEN)
         )
         name = f"peft LoKr r={rank} decompose_factor={factor}"
-        yield name, lambda model, config=lokr: _peft(model, config)
+        yield name, partial(_peft, config=lokr)
 
 
 def _peft(model: nn.Module, config: Any) -> nn.Module:

@@ -187,7 +187,7 @@ def use_adapter(model: Model, name: str | None) -> Model:
     for parameter in model.parameters():
         parameter.requires_grad_(False)
     for layer in adapted_layers(model).values():
-        layer.active = name if name in layer.deltas else None
+        layer.active = None if name is None or name not in layer.deltas else name
         delta = layer.delta
         if delta is not None:
             for parameter in delta.parameters():

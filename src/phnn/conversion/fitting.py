@@ -335,7 +335,7 @@ def _fit_table(
         return A, F, float(missing)
     A, F = start_of(site, weight * rows, structure)
     A, F, error = solve(moments, weight * rows, structure, A, F, ROUNDS, GAIN)
-    return A, F / rows.unsqueeze(-1), error
+    return A, F / rows, error
 
 
 def _pull(moments: Moments, weight: Tensor) -> Moments:

@@ -22,7 +22,7 @@ from phnn.conversion.sites import (
     replace_modules,
 )
 from phnn.forms.norms import Norm, PlainLayer, fuse
-from phnn.nn import PHEmbedding, PHLayer, PHLinear
+from phnn.nn import PHEmbedding, PHLayer, PHLinear, PHMultiheadAttention
 
 # exactly these fuse: a subclass may compute its weight anew, or add an activation to the norm
 _PLAIN = {*get_args(Norm), *PH_LAYERS, *(layer.dense_type for layer in PH_LAYERS)}
@@ -98,11 +98,16 @@ def weight_key(layer: PHLayer) -> tuple[object, ...]:
 def serves_attention(model: nn.Module, site: Site) -> bool:
     """Return whether torch's attention reads the weight itself, and needs it not to be quantized.
 
-    An encoder layer does so, too, with those of its feed-forward part.
+    An encoder layer does so, too, with those of its feed-forward part, and of its attention.
     """
     readers = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
-    parents = (model.get_submodule(name.rpartition(".")[0]) for name in site.names)
-    return any(isinstance(parent, readers) for parent in parents)
+    for name in site.names:
+        parent = name.rpartition(".")[0]
+        if isinstance(model.get_submodule(parent), PHMultiheadAttention):
+            parent = parent.rpartition(".")[0]
+        if isinstance(model.get_submodule(parent), readers):
+            return True
+    return False
 
 
 def _entry(site: Site, dense: nn.Module) -> Entry:

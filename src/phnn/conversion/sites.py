@@ -30,7 +30,7 @@ PH_LAYERS: tuple[type[ph.PHLayer], ...] = (
     ph.PHConvTranspose2d,
     ph.PHConvTranspose3d,
 )
-LAYERS = (*PH_LAYERS, ph.PHEmbedding)
+LAYERS: tuple[type[ph.PHLayer], ...] = (*PH_LAYERS, ph.PHEmbedding)
 _TWINS: dict[object, type[ph.PHLayer]] = {layer.dense_type: layer for layer in LAYERS}
 _TWINS[NonDynamicallyQuantizableLinear] = ph.PHLinear  # the output projection of attention
 _DENSE = tuple(kind for kind in _TWINS if isinstance(kind, type))

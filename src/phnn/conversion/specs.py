@@ -262,7 +262,7 @@ def _make(site: Site, spec: LayerSpec | None) -> nn.Module:
     module = site.module
     is_ph = isinstance(module, FOLDING)
     if spec is None:
-        return module.to_dense() if is_ph else module  # type: ignore[operator,no-any-return]
+        return module.to_dense() if is_ph else module  # type: ignore[operator]
     kind: type[PHMatrices] | None = next((k for k in SEVERAL if k.__name__ == spec.kind), None)
     has_twin = type(module) is kind
     if site.whole is not None and kind is not None:

@@ -271,15 +271,15 @@ class PHMatrices(nn.Module):
         unexpected_keys: list[str],
         error_msgs: list[str],
     ) -> None:
-        restored: dict[str, Any] | None = state_dict
         for suffix, structure in self.structures.items():
             restored = restore_algebras(
-                structure, ["A" + suffix], restored, prefix, local_metadata, error_msgs
+                structure, ["A" + suffix], state_dict, prefix, local_metadata, error_msgs
             )
             if restored is None:
                 return
+            state_dict = restored
         super()._load_from_state_dict(
-            restored, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
         )
 
 

@@ -176,7 +176,8 @@ class AdaptedLayer(nn.Module):
             return output
         rate = self.dropouts.get(str(self.active), 0.0)
         x = nn.functional.dropout(input, rate, self.training) if rate else input
-        return output + delta(x)
+        added: Tensor = delta(x)
+        return output + added
 
     def merge(self) -> nn.Module:
         """Add the delta in use to the weight of the layer, and return the layer."""

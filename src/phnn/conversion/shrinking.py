@@ -281,6 +281,8 @@ class Study:
     def _held(self) -> str:
         """Name the largest parameters that cannot be converted."""
         converted = {id(site.module.get_parameter("weight")) for site in self.sites}
+        wholes = {site.whole.module for site in self.sites if site.whole is not None}
+        converted |= {id(p) for module in wholes for p in module.parameters(recurse=False)}
         kept = [
             (parameter.numel(), name)
             for name, parameter in self.model.named_parameters()

@@ -234,7 +234,7 @@ def _tie(model: nn.Module, decisions: Sequence[Decision]) -> list[Decision]:
                 tied[decision.name] = decision.stay(f"tied to {', '.join(strangers)}")
             elif not alike:
                 others = ", ".join(other.name for other in group if other is not decision)
-                tied[decision.name] = decision.stay(f"tied to {others}, {_say_kind(decision)}")
+                tied[decision.name] = decision.stay(f"tied to {others}, {_say_kind(decision, group)}")
             elif decision is not group[0]:
                 first = group[0].site
                 reason = f"shares its weight with {first.name}"
@@ -242,11 +242,13 @@ def _tie(model: nn.Module, decisions: Sequence[Decision]) -> list[Decision]:
     return [tied.get(decision.name, decision) for decision in decisions]
 
 
-def _say_kind(decision: Decision) -> str:
+def _say_kind(decision: Decision, group: Sequence[Decision]) -> str:
     padding = getattr(decision.site.module, "padding_idx", None)
-    if padding is None:
-        return "a layer of another kind"
-    return f"which does not mask the padding row {padding}"
+    if padding is not None:
+        return f"which does not mask the padding row {padding}"
+    if any(getattr(other.site.module, "padding_idx", None) is not None for other in group):
+        return "which masks its padding row"
+    return "a layer of another kind"
 
 
 def _tie_key(site: Site) -> tuple[object, ...]:

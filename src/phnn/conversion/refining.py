@@ -114,7 +114,7 @@ def norm_state(model: nn.Module) -> dict[str, Tensor]:
 
 def _parameters(model: nn.Module, names: Sequence[str]) -> list[nn.Parameter]:
     """Return what may change: tensors that converted layers and normalisations hold."""
-    modules = [model.get_submodule(name) for name in names]
+    modules = [part for name in names for part in model.get_submodule(name).modules()]
     modules += [module for module in model.modules() if isinstance(module, NORMS)]
     found = {id(p): p for module in modules for p in module.parameters(recurse=False)}
     return [p for p in found.values() if p.is_floating_point()]
@@ -159,8 +159,9 @@ def _watching(model: nn.Module, names: Sequence[str]) -> Iterator[dict[str, list
     for name in names:
 
         def see(module: nn.Module, args: Any, output: Any, name: str = name) -> None:
-            if isinstance(output, Tensor):
-                found.setdefault(name, []).append(output)
+            first = first_tensor(output)  # of a recurrent layer the outputs, not the states
+            if first is not None:
+                found.setdefault(name, []).append(first)
 
         handles.append(model.get_submodule(name).register_forward_hook(see))
     try:

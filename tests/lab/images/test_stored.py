@@ -12,9 +12,9 @@ from PIL import Image
 
 from phnn.lab.reproduction.made import make_datasets
 from phnn.lab.tasks.images import ImageData, load_images
-from phnn.lab.tasks.images.archives import ImageNetArchives
 from phnn.lab.tasks.images.sources import open_source
 from phnn.lab.tasks.images.stored import read_pickle
+from phnn.lab.tasks.images.tars import ImageNetArchives
 
 
 @pytest.fixture(scope="module")

@@ -70,10 +70,10 @@ class Source(Protocol):
 
 def open_source(name: str, root: str | Path | None) -> Source:
     """Return the source that the name of a data set and an optional local folder stand for."""
-    from phnn.lab.tasks.images.archives import TRAIN, ImageNetArchives, Shards
     from phnn.lab.tasks.images.folders import ClassFolders
     from phnn.lab.tasks.images.stored import find_cifar, find_svhn
     from phnn.lab.tasks.images.tables import HubSource, TableFolder, find_configurations
+    from phnn.lab.tasks.images.tars import TRAIN, ImageNetArchives, TarShards
 
     known = KNOWN.get(name)
     splits = known.splits if known else {}
@@ -91,7 +91,7 @@ def open_source(name: str, root: str | Path | None) -> Source:
         return ImageNetArchives(folder)
     suffixes = {p.suffix for p in folder.rglob("*") if p.suffix in TABLE_SUFFIXES}
     if suffixes == {".tar"}:
-        return Shards(folder, splits)
+        return TarShards(folder, splits)
     if suffixes:
         find_configurations(folder)
         return TableFolder(folder, splits)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from phnn.lab.seeds import permutation_of
 from phnn.lab.tasks.images.decode import find_suffixes
 from phnn.lab.tasks.images.sources import SPLIT_NAMES, Encoded, Opened, find_use, fingerprint_files
+from phnn.lab.tasks.images.tables import TableFolder
 
 TRAIN = "ILSVRC2012_img_train.tar"  # a tar file for each class inside
 VALIDATION = "ILSVRC2012_img_val.tar"
@@ -106,10 +107,11 @@ class ImageNetArchives:
 
 
 @dataclass(frozen=True)
-class Shards:
+class TarShards:
     """Tar files of webdataset: for each key an image and its label, KEY.jpg and KEY.cls.
 
-    The split is in the name of the file or of its folder: train-0001.tar, val/0001.tar.
+    The split is in the name of the file or of its folder: train-0001.tar, val/0001.tar. Streams are
+    those of `TableFolder`.
     """
 
     folder: Path
@@ -122,8 +124,9 @@ class Shards:
         return fingerprint_files(self.folder, files, self.splits)
 
     def open(self, *, streaming: bool = False) -> Opened:
-        """List the images."""
-        del streaming
+        """List the images, or begin to stream them."""
+        if streaming:
+            return TableFolder(self.folder, self.splits).open(streaming=True)
         members: dict[str, list[Member]] = {}
         for file in sorted(self.folder.rglob("*.tar")):
             use = find_use(_name_split(self.folder, file), self.splits)

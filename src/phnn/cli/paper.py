@@ -52,7 +52,7 @@ def paper(
             "there is no GPU here, and the paper's experiments took the authors 2000 hours of one; "
             "give --tiny for a trial, --estimate for the hours, or --accelerator cpu"
         )
-    count, devices = (1, ()) if tiny else count_jobs(jobs, overrides)
+    count, devices = count_jobs(1 if tiny else jobs, overrides)
     with resumable():
         page, failed = reproduce(
             data,

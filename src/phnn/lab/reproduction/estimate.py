@@ -58,7 +58,7 @@ def _hours(recipe: Mapping[str, Any]) -> float:
         share = trainer["max_epochs"] / 1000
         return SEDNET_HOURS * share * SEDNET_SECONDS[kind] / SEDNET_SECONDS["real"]
     name = data.get("name")
-    images = SIZES.get(name, 0) * trainer["max_epochs"]
+    images: float = SIZES.get(name, 0) * trainer["max_epochs"]
     if trainer.get("max_steps"):
         images = min(images or math.inf, trainer["max_steps"] * data.get("batch_size", 128))
     drop = {"n", "algebra", "init", "terms", "rank"}

@@ -149,11 +149,8 @@ def _plan(
         if name == "imagenet" and seeds is None:
             comparison = with_seeds(comparison, [0])
         runs = plan(comparison, out / name, overrides, roots)
-        own = _make_tiny if tiny else (lambda recipe: recipe)
-        runs = [
-            replace(run, recipe=build_recipe(merge(own(run.recipe or {}), overrides)).to_dict())
-            for run in runs
-        ]
+        if tiny:
+            runs = [_make_tiny(run, overrides) for run in runs]
         usable = [run for run in runs if (run.recipe or {})["data"].get("root") is not None]
         patterns = () if name in only else only
         try:
@@ -166,13 +163,14 @@ def _plan(
     return parts
 
 
-def _make_tiny(recipe: Tree) -> Tree:
+def _make_tiny(run: Run, overrides: Mapping[str, Any]) -> Run:
+    recipe = run.recipe or {}
     small = {
         "model": TINY_MODELS[recipe["model"]["name"]],
         "data": {"batch_size": 1 if recipe["task"] == "sound" else 2, "eval_batch_size": 2},
         "trainer": TINY_TRAINER,
     }
-    return merge(recipe, small)
+    return replace(run, recipe=build_recipe(merge(recipe, small, overrides)).to_dict())
 
 
 def _show_estimate(parts: Sequence[Part], missing: Sequence[str], *, tiny: bool) -> str:

@@ -63,7 +63,8 @@ def fit(recipe: Recipe, out: Path, stop: Stoppable, *, progress: bool) -> dict[s
                 "--data.validation, or leave it out"
             )
         # the loader does not know the other processes yet
-        processes = 1 if data.global_batch else options.devices * options.num_nodes
+        shares = getattr(data, "global_batch", False)  # a data module of Lightning has none
+        processes = 1 if shares else options.devices * options.num_nodes
         steps = -(-len(data.train_dataloader()) // processes)
         total = min(steps * options.max_epochs, options.max_steps or math.inf)
         trainer = make_trainer(

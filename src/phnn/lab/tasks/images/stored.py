@@ -78,9 +78,11 @@ class CifarFolder:
         for split, files in splits.items():
             found = {file: read_pickle(self.folder / file) for file in files}
             data = [_as_images(_get(each, "data", file)) for file, each in found.items()]
-            numbers = [np.asarray(_get(each, labels, file), int) for file, each in found.items()]
+            numbers = [
+                number for file, each in found.items() for number in _get(each, labels, file)
+            ]
             name = f"{self.folder.name} {split}"
-            rows[split] = ArrayRows(name, np.concatenate(data), np.concatenate(numbers))
+            rows[split] = ArrayRows(name, np.concatenate(data), np.array(numbers, np.int64))
             _check_labels(self.folder, rows[split], len(classes))
         return Opened(tuple(classes), rows)
 

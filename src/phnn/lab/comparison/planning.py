@@ -73,7 +73,7 @@ def choose(runs: Sequence[Run], only: Sequence[str] = (), shard: str | None = No
         >>> [run.variant for run in choose(runs, shard="2/2")]
         ['n=3']
     """
-    chosen = [run for run in runs if not only or any(_matches(run, each) for each in only)]
+    chosen = [run for run in runs if not only or matches(run, only)]
     if not chosen:
         families, variants = ({getattr(run, key): None for run in runs} for key in _LABELS)
         raise ValueError(
@@ -87,9 +87,10 @@ def choose(runs: Sequence[Run], only: Sequence[str] = (), shard: str | None = No
 _LABELS = ("family", "variant")
 
 
-def _matches(run: Run, pattern: str) -> bool:
+def matches(run: Run, patterns: Sequence[str]) -> bool:
+    """Return whether the recipe of a run, its variant, or both match one of some patterns."""
     names = (run.family, run.variant, f"{run.family} {run.variant}")
-    return any(fnmatch.fnmatchcase(name, pattern) for name in names)
+    return any(fnmatch.fnmatchcase(name, each) for name in names for each in patterns)
 
 
 def parse_shard(text: str) -> tuple[int, int]:

@@ -18,6 +18,7 @@ from phnn.lab.comparison import (
     run_all,
     with_seeds,
 )
+from phnn.lab.comparison.planning import matches, parse_shard
 from phnn.lab.paper.sizes import derive_rows
 from phnn.lab.recipe import Tree, build_recipe, merge
 from phnn.lab.reports.printed import TABLES
@@ -105,6 +106,8 @@ def reproduce(
     """
     if data is None and not tiny:
         raise ValueError("give --data, the folder with the data sets, or --tiny")
+    if shard is not None:
+        parse_shard(shard)  # a mistake shows before data are made
     roots = make_datasets(out / "data") if data is None else find_datasets(data)
     missing = [name for name in NAMES if name not in roots]
     given = dict(overrides or {})
@@ -151,14 +154,12 @@ def _plan(
         runs = plan(comparison, out / name, overrides, roots)
         if tiny:
             runs = [_make_tiny(run, overrides) for run in runs]
+        runs = [run.refresh() for run in runs]
         usable = [run for run in runs if (run.recipe or {})["data"].get("root") is not None]
         patterns = () if name in only else only
-        try:
-            chosen = choose(usable, patterns, shard) if usable else []
-        except ValueError:  # none of these runs is wanted
-            chosen = []
-        runs = [run.refresh() for run in runs]
-        if chosen or not only:
+        wanted = [run for run in usable if not patterns or matches(run, patterns)]
+        chosen = choose(wanted, shard=shard) if wanted else []
+        if wanted or not only:
             parts.append(Part(comparison, out / name, runs, chosen))
     return parts
 

@@ -56,7 +56,7 @@ class ClaimError(ValueError):
 def main() -> int:
     """Check all pages; print what is wrong."""
     problems = [problem for page in PAGES for problem in check_page(page)]
-    problems += list(check_records())
+    problems += [*check_tables(), *check_records()]
     for problem in problems:
         print(problem)
     count = sum(
@@ -219,6 +219,18 @@ def group_numbers(source: str, key: str) -> list[set[float]]:
         for value in record.values():
             numbers |= {float(n.replace(",", "")) for n in NUMBER.findall(f" {value} ")}
     return list(groups.values())
+
+
+def check_tables() -> Iterator[str]:
+    """Yield the rows of tables of comparisons that differ from the results beside them."""
+    for page in sorted(RESULTS.glob("*/results.md")):
+        source = (page.parent / "results.json").relative_to(RESULTS).as_posix()
+        groups = group_numbers(source, "")
+        grams = [group | {1000 * value for value in group} for group in groups]  # of kg
+        for row in page.read_text().splitlines():
+            numbers = [n for n in NUMBER.findall(row) if is_measured(n)]
+            if row.startswith("|") and not any(all(is_in(n, g) for n in numbers) for g in grams):
+                yield f"{page.relative_to(ROOT)}: no record of {source} has all of {numbers}"
 
 
 def check_records() -> Iterator[str]:

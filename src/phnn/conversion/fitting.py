@@ -29,7 +29,8 @@ __all__ = ["Fit", "Fitted", "fit_in_order", "measure", "measure_distance"]
 MEMORY = 2**30  # bytes of second moments, or of targets, that are held at once
 RIDGE = 1e-3  # pull towards the original weight, relative to the mean diagonal of C
 PATCHES = 32768  # that a layer is fitted to; at least four for each number in a patch
-FEWEST = 8  # calls that patches are drawn from
+MANY = 256  # patches for each number in one are enough
+FEWEST = 16  # calls that patches are drawn from
 ROUNDS, GAIN = 12, 0.002  # of the final fits: four rounds leave some 8 % above the limit
 Progress = Callable[[str, int, int], None]
 
@@ -185,7 +186,7 @@ class _Sums:
 
         Layers with many positions have seen enough after some of the calls; then it returns None.
         """
-        most = max(4 * self.size, min(64 * self.size, PATCHES))
+        most = max(4 * self.size, min(MANY * self.size, PATCHES))
         if self.calls is None:
             enough = -(-4 * most // max(self.geometry.count_positions(x), 1))
             self.calls = min(calls, max(FEWEST, enough))

@@ -44,7 +44,7 @@ EXTRAS = {
         ],
         "train",
     ),
-    **dict.fromkeys(["pyroomacoustics", "soundfile", "tqdm"], "sound"),
+    **dict.fromkeys(["pyroomacoustics", "soundfile"], "sound"),
     **dict.fromkeys(["onnx", "onnxruntime", "onnxscript"], "export"),
     "codecarbon": "energy",
 }

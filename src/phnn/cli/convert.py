@@ -9,11 +9,11 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from phnn._names import parse_dimension
+from phnn._screen import ProgressBar
 from phnn.cli import curves
 from phnn.cli.calibration import SAMPLES, Score, find_score, read_calibration
 from phnn.cli.model_argument import find_model
 from phnn.cli.parser import Parser, UsageError, parse_count, speaking_of
-from phnn.cli.progress import ProgressBar
 
 if TYPE_CHECKING:
     from torch import nn

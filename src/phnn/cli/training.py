@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from phnn._names import printable
+from phnn._screen import Screen
+from phnn.cli.overview import Overview
 
 if TYPE_CHECKING:
     from phnn.lab.comparison import Comparison
@@ -206,11 +208,16 @@ def _compare(
         from phnn.lab import reports
 
         reports.write_tables(loaded, runs, folder, power, command)
-        ended = sum(run.result is not None for run in runs)
-        print(f"{ended} of {len(runs)} runs have ended; {jobs} at once, in {folder / 'runs'}")
+        overview.report(runs)
 
-    with hold(folder):
-        runs = run_all(runs, jobs, report, command)
+    with hold(folder), Screen() as screen:
+        screen.say(
+            f"{loaded.title}: {len(runs)} runs, {jobs} at once, each with a folder in "
+            f"{folder / 'runs'}"
+        )
+        overview = Overview(screen, loaded.task.primary)
+        runs = run_all(runs, jobs, report, command, overview.watch)
+        screen.close()
         return _conclude(loaded, runs, folder, power, command)
 
 

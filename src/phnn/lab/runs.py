@@ -22,6 +22,7 @@ MODEL = "model.safetensors"
 LAST = "checkpoints/last.ckpt"
 PREVIOUS = "checkpoints/previous.ckpt"  # the one before it
 BEST = "checkpoints/best.ckpt"
+PROGRESS = ".progress"  # how far it is, while a comparison shows it
 FORMAT = (1, 0)  # of config.yaml: newer minor versions load, other major versions do not
 _ASKED = "recipe.yaml"  # in folders from before format 1.0: the recipe that a comparison asked for
 

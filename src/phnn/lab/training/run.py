@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+from phnn._screen import Screen
 from phnn.lab.recipe import Recipe
 from phnn.lab.runs import RESULT, write_json
 from phnn.lab.stopping import Stoppable
@@ -19,7 +21,7 @@ def train(
     *,
     command: str = "",
     names: Mapping[str, Any] | None = None,
-    progress: bool = True,
+    progress: bool | Screen = True,
     wait: float = 0.0,
 ) -> dict[str, Any]:
     """Train and test a network, or continue a run that was stopped.
@@ -35,7 +37,7 @@ def train(
             its last complete checkpoint. One that has ended is not repeated.
         command: The command that started the run, for the result.
         names: What a comparison calls the run: `comparison`, `family` and `variant`.
-        progress: Whether to show a progress bar.
+        progress: Whether to show how far it is, on stderr; or where to show it.
         wait: Seconds to wait for another process that holds the folder.
 
     Returns:
@@ -53,7 +55,9 @@ def train(
             return finished if is_first_process() else {}
         from phnn.lab.training.fitting import fit  # Lightning takes seconds to import
 
-        result = fit(recipe, out, stop, progress=progress)
+        screen = Screen() if progress is True else progress or None
+        with screen or nullcontext():
+            result = fit(recipe, out, stop, screen)
         if result:
             result["command"] = command
             write_json(out / RESULT, result)

@@ -8,18 +8,18 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from phnn._names import printable
-from phnn._screen import Screen
+from phnn._screen import Screen, format_time
 from phnn.cli.overview import Overview
+from phnn.cli.streams import is_unread
 
 if TYPE_CHECKING:
     from phnn.lab.comparison import Comparison
-    from phnn.lab.recipe import Recipe
     from phnn.lab.runs import Run
     from phnn.lab.tasks import Answer, Task
 
@@ -30,39 +30,50 @@ FAILED_RUNS = 1
 def train(recipe: str, overrides: Overrides, out: Path | None = None) -> int:
     """Train and test a network, or continue a run that was stopped.
 
-    Every option of the recipe can be replaced: phnn train digits --model.n 4 --seed 1. After phnn
-    convert, phnn train digits --start small.safetensors --distill RUN fine-tunes the small network
-    in a few epochs to compute what the original computes.
+    Examples:
+      phnn train digits --model.n 4
+      phnn train digits --model.n 4 --trainer.max_epochs 6     # goes on where that ended
+      phnn train digits --start small.safetensors --distill RUN    # fine-tunes, after phnn convert
 
     Args:
-        recipe: Name of a packaged recipe, or a YAML file.
+        recipe: Name of a packaged recipe, or a YAML file. Every option of it can be replaced.
         overrides: Options of the recipe to replace.
-        out: Folder of the run; runs/RECIPE-VARIANT-seedN by default. The same command continues
-            from the last checkpoint there, and shows the result of a run that has ended.
+        out: Folder of the run; by default runs/RECIPE-NETWORK-seedN, with what else differs from
+            the recipe in its name. The same command continues from the last checkpoint there, and
+            shows the result of a run that has ended; with more epochs, such a run goes on.
     """
     with resumable():
         return _train(recipe, overrides, out)
 
 
 def _train(recipe: str, overrides: Overrides, out: Path | None) -> int:
+    from phnn.lab.ranks import is_first_process
     from phnn.lab.recipe import FINE_TUNING, build_recipe, merge, read_recipe
-    from phnn.lab.runs import RESULT
+
+    tree = read_recipe(recipe)
+    screen = Screen()
+    if is_first_process():  # now, because the imports below take seconds
+        screen.say(f"preparing {printable(Path(recipe).stem)}")
+    from phnn.cli.folders import choose_folder
     from phnn.lab.tasks import find_task
     from phnn.lab.training import train as run
 
-    tree = read_recipe(recipe)
     if overrides.get("distill") is not None and tree.get("distill") is None:
         sections = {name: FINE_TUNING[name] for name in ("optimizer", "schedule")}
         tree = {**merge(tree, FINE_TUNING), **sections}
     built = build_recipe(merge(tree, overrides))
-    folder = out or Path("runs") / f"{Path(recipe).stem}-{_variant(built)}-seed{built.seed}"
-    ended_before = (folder / RESULT).exists()
-    result = run(built, folder, command=_command())
+    folder = out or choose_folder(Path("runs"), Path(recipe).stem, build_recipe(tree), built)
+    result = run(built, folder, command=_command(), progress=screen)
     if result:  # of several processes, the first one speaks
-        scores = _show_scores(find_task(built.task), result)
-        print(f"{scores}; {result['parameters']:,} parameters; see {folder}")
-        if ended_before:
-            print("this run had ended before; to train again, give another --out")
+        print(_show_scores(find_task(built.task), result))
+        trained = f"trained {result['epochs']} epochs in {format_time(result['train_seconds'])}"
+        tested = f"tested in {format_time(result['test_seconds'])}"
+        print(f"{trained}, {tested}; {result['parameters']:,} parameters; see {folder}")
+        if "ended_before" in result:
+            print(
+                "this run had ended before; more --trainer.max_epochs continue it, another --out "
+                "trains again"
+            )
     return 0
 
 
@@ -92,7 +103,9 @@ def test(checkpoint: Path, overrides: Overrides) -> int:
     from phnn.lab.trained import evaluate, load_trained
 
     trained = load_trained(checkpoint)
-    print(_show_scores(trained.task, evaluate(trained, overrides)))
+    scores = evaluate(trained, overrides)
+    print(_show_scores(trained.task, scores))
+    print(f"tested in {format_time(scores['test_seconds'])}")
     return 0
 
 
@@ -102,10 +115,14 @@ def predict(
     out: Path | None = None,
     pictures: Path | None = None,
     corrupt: Literal["raise", "skip"] = "raise",
+    threshold: float | None = None,
+    merge: bool = False,
 ) -> int:
     """Print the class of an image, or the events of a sound, that a network finds.
 
-    Example: phnn predict runs/digits-n=4-seed0 photo.png more/ --out classes.csv
+    Examples:
+      phnn predict runs/digits-n=4-seed0 photo.png more/ --out classes.csv
+      phnn predict runs/sednet-short-n=4-seed0 scene_A.wav --threshold 0.3 --merge
 
     Args:
         checkpoint: Folder of a run, checkpoint (.ckpt) or saved model (.safetensors).
@@ -114,29 +131,35 @@ def predict(
         out: A CSV file to write as well.
         pictures: A folder for a picture of each recording: its spectrogram, and its events.
         corrupt: Whether an image that cannot be read is an error, or left out.
+        threshold: For sound: the probability from which on an event is active; 0.5 by default.
+        merge: For sound: make one event of events of one class that overlap. Otherwise the second
+            and third at a time are numbered.
     """
+    from phnn.io.atomic import replacing
     from phnn.lab.trained import load_trained
     from phnn.lab.trained import predict as run
 
     trained = load_trained(checkpoint)
-    options = {} if corrupt == "raise" else {"corrupt": corrupt}
+    options: dict[str, Any] = {} if corrupt == "raise" else {"corrupt": corrupt}
+    options |= {} if threshold is None else {"threshold": threshold}
+    options |= {"merge": True} if merge else {}
     answers = run(trained, inputs, **options)
     if pictures is not None:
         answers = _draw(trained.task, answers, pictures)
     rows = _show(answers)
     first = list(islice(rows, 1))  # a mistake shows before a file is replaced
-    with ExitStack() as stack:
-        if out is not None:
-            out.parent.mkdir(parents=True, exist_ok=True)
-            # line by line, as the answers come
-            file = stack.enter_context(out.open("w", newline="", encoding="utf-8", buffering=1))
-            writer = csv.writer(file)
-            writer.writerow(trained.task.columns)
+    if out is None:
+        for _ in chain(first, rows):
+            if is_unread():
+                break
+        return 0
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(out) as part, part.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(trained.task.columns)
         for batch in chain(first, rows):
-            if out is not None:
-                writer.writerows(batch)
-    if out is not None:
-        print(f"wrote {out}")
+            writer.writerows(batch)
+    print(f"wrote {out}")
     return 0
 
 
@@ -249,15 +272,6 @@ def _count_jobs() -> int:
     return 2 if on_cpu and (os.cpu_count() or 1) > 1 else 1
 
 
-def _variant(recipe: Recipe) -> str:
-    from phnn.lab.runs import describe_layers, name_start
-
-    name = describe_layers(recipe.model)
-    if recipe.start is not None:
-        name += f"-from-{name_start(recipe.start)}"
-    return name if recipe.distill is None else f"{name}-distilled"
-
-
 def _command() -> str:
     """Return what was typed, with file names alone for absolute paths: results are shared."""
     return shlex.join(["phnn", *map(_shorten, sys.argv[1:])])
@@ -274,4 +288,4 @@ def _shorten(word: str) -> str:
 
 def _show_scores(task: Task, result: dict[str, Any]) -> str:
     scores = ", ".join(score.show(result[f"test_{score.name}"]) for score in task.scores)
-    return f"test {scores} in {result['test_seconds']:.1f} s"
+    return f"test {scores}"

@@ -11,6 +11,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from phnn._screen import Screen
 from phnn.io import save
+from phnn.lab.ranks import is_first_process
 from phnn.lab.recipe import Recipe
 from phnn.lab.runs import METRICS, MODEL, public
 from phnn.lab.stopping import Stoppable, Stopped
@@ -21,7 +22,6 @@ from phnn.lab.training.checkpoints import Keeper
 from phnn.lab.training.clock import Clock, TestClock
 from phnn.lab.training.energy import EnergyMeter
 from phnn.lab.training.epochs import EpochLog
-from phnn.lab.training.folder import is_first_process
 from phnn.lab.training.progress import RunProgress, describe_run
 from phnn.lab.training.provenance import describe_environment
 from phnn.lab.training.sealing import check, choose

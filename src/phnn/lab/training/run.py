@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from phnn._screen import Screen
+from phnn.lab.ranks import is_first_process
 from phnn.lab.recipe import Recipe
 from phnn.lab.runs import RESULT, write_json
 from phnn.lab.stopping import Stoppable
 from phnn.lab.training.build import check_recipe
-from phnn.lab.training.folder import is_first_process, open_folder
+from phnn.lab.training.folder import open_folder
 
 
 def train(
@@ -34,14 +35,16 @@ def train(
     Args:
         recipe: What to run.
         out: The folder of the run. A run of the same recipe that was stopped there continues from
-            its last complete checkpoint. One that has ended is not repeated.
+            its last complete checkpoint. One that has ended is not repeated; with more epochs, it
+            goes on from its last epoch, at the rate of the longer schedule.
         command: The command that started the run, for the result.
         names: What a comparison calls the run: `comparison`, `family` and `variant`.
         progress: Whether to show how far it is, on stderr; or where to show it.
         wait: Seconds to wait for another process that holds the folder.
 
     Returns:
-        The contents of `result.json`; nothing in processes other than the first of a run.
+        The contents of `result.json`, with `ended_before` for a run that is not repeated; nothing
+        in processes other than the first of a run.
 
     Raises:
         RunFolderError: The folder holds another run, or another process is training there.
@@ -52,7 +55,7 @@ def train(
     check_recipe(recipe)
     with Stoppable() as stop, open_folder(out, recipe, names or {}, wait) as finished:
         if finished is not None:
-            return finished if is_first_process() else {}
+            return {**finished, "ended_before": True} if is_first_process() else {}
         from phnn.lab.training.fitting import fit  # Lightning takes seconds to import
 
         screen = Screen() if progress is True else progress or None

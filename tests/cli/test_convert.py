@@ -8,9 +8,10 @@ import pytest
 import torch
 
 import phnn
-from phnn.cli import calibration, progress
+from phnn import _screen
+from phnn._screen import ProgressBar
+from phnn.cli import calibration
 from phnn.cli.calibration import read_calibration
-from phnn.cli.progress import ProgressBar
 
 SCORES = """
 import torch
@@ -202,7 +203,7 @@ class Terminal(io.StringIO):
 @pytest.fixture
 def clock(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(_screen.time, "monotonic", lambda: now[0])
     return now
 
 

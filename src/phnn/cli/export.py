@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from phnn._screen import ProgressBar
+from phnn._tables import fit_lines
 from phnn.cli.example_input import add_example, make_example, read_arrays
 from phnn.cli.model_argument import add_network_options, find_model
 from phnn.cli.parser import Parser, parse_count, speaking_of
@@ -104,7 +106,7 @@ def run(
     found = find_model(model, n=n, algebra=algebra)
     inputs = make_example(found, shape, input, batch=1)
     batches = None if calibration is None else _split(read_arrays(calibration), len(inputs[0]))
-    with speaking_of(**OPTIONS):
+    with speaking_of(**OPTIONS), ProgressBar() as bar:
         written = export(
             found.model,
             out,
@@ -119,10 +121,11 @@ def run(
             quantize=quantize,
             calibration=batches,
             opset=opset,
+            progress=bar,
         )
     if written.acceleration is not None:
-        print(written.acceleration)
-    print(f"wrote {written}")
+        print(fit_lines(str(written.acceleration)))
+    print(fit_lines(f"wrote {written}"))
     print(_weigh(found.model))
     return 0
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from phnn._names import printable
 from phnn._screen import Screen, format_time
+from phnn._tables import fit_lines
 from phnn.cli.overview import Overview
 from phnn.cli.streams import is_unread
 
@@ -251,7 +252,7 @@ def _conclude(
     from phnn.lab.drawing import save_figure
 
     summaries = reports.summarize(comparison, runs, power)
-    print(f"\n{comparison.title}\n\n{reports.render_text(summaries)}")
+    print(f"{fit_lines(comparison.title)}\n\n{reports.render_text(summaries)}")
     failed = [run for run in runs if run.error is not None]
     for run in failed:
         print(f"failed: {run.folder}: {run.error}")

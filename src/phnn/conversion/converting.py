@@ -28,7 +28,7 @@ from phnn.conversion.decisions import (
 from phnn.conversion.fitting import Fit, Progress, has_room
 from phnn.conversion.report import Entry, Report, find_untouched, measure_size
 from phnn.conversion.shrinking import SILENT, Shrunk, fit_given, shrink, shrink_by_score
-from phnn.conversion.sites import Site, find_sites, hooks, replace_modules
+from phnn.conversion.sites import Site, describe_argument, find_sites, hooks, replace_modules
 from phnn.decompose import Nearest, nearest_shared
 from phnn.decompose.blocks import Blocks
 from phnn.nn import PHLayer
@@ -121,7 +121,7 @@ def convert(
         True
     """
     if not isinstance(model, nn.Module):
-        raise TypeError(f"convert takes a torch.nn.Module, got {type(model).__name__}")
+        raise TypeError(f"convert takes a torch.nn.Module, got {describe_argument(model)}")
     known = find_algebra(algebra)
     if n is None and known is None and budget is None and compute is None and evaluate is None:
         raise TypeError("give n=, algebra=, budget=, compute= or evaluate=")
@@ -133,7 +133,7 @@ def convert(
     sites = find_sites(model, allow)
     check_patterns(sites, include=include, exclude=exclude, n=n)
     decisions = select(model, sites, include, exclude)
-    require_layers(decisions)
+    require_layers(model, decisions)
     chooses = budget is not None or compute is not None or evaluate is not None
     if chooses or start == "nearest":
         require_numbers(decisions)

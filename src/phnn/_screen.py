@@ -25,13 +25,13 @@ class Screen:
 
     Args:
         stream: Where to write; stderr by default.
-        quiet: Seconds before the first live line.
+        quiet: Seconds before the first live line; 1.5 by default.
     """
 
-    def __init__(self, stream: TextIO | None = None, quiet: float = QUIET) -> None:
+    def __init__(self, stream: TextIO | None = None, quiet: float | None = None) -> None:
         self.stream = sys.stderr if stream is None else stream
         self.is_terminal = self.stream.isatty()
-        self._quiet_until = time.monotonic() + quiet
+        self._quiet_until = time.monotonic() + (QUIET if quiet is None else quiet)
         self._shown_at = -PAUSE
         self._shown: Sequence[str] = ()
         self._height = 0  # live lines on the terminal now
@@ -95,7 +95,7 @@ class Screen:
 class ProgressBar(Screen):
     """Shows what is done, how far, of how much, and the time that is left."""
 
-    def __init__(self, stream: TextIO | None = None, quiet: float = QUIET) -> None:
+    def __init__(self, stream: TextIO | None = None, quiet: float | None = None) -> None:
         super().__init__(stream, quiet)
         self._seen: set[str] = set()
         self._began: dict[str, tuple[float, int, int]] = {}  # time and count at first, last count

@@ -44,7 +44,7 @@ MODEL = "scores:network"
 
 @pytest.fixture
 def scores(here, monkeypatch):
-    monkeypatch.setattr(progress, "QUIET", 1e9)  # a slow machine would report
+    monkeypatch.setattr(_screen, "QUIET", 1e9)  # a slow machine would report
     (here / "scores.py").write_text(SCORES)
     np.save(here / "x.npy", np.random.default_rng(0).normal(size=(64, 4, 4, 4)))
     return here

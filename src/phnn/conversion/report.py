@@ -110,8 +110,8 @@ class Report:
         report = getattr(model, "phnn_report", None)
         if not isinstance(report, cls):
             raise TypeError(
-                f"the {type(model).__name__} has no report of convert or to_dense; its phnn_report is "
-                f"{type(report).__name__}"
+                f"the {type(model).__name__} has no report of convert or to_dense; its "
+                f"phnn_report is {type(report).__name__}"
             )
         return report
 

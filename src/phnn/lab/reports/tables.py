@@ -20,10 +20,7 @@ RESULTS = "results.json"
 
 def render_text(summaries: Sequence[Summary]) -> str:
     """Return the table for a terminal of 80 columns: the names, the scores, and what else fits."""
-    table = tabulate(summaries)
-    if len({summary.family for summary in summaries}) == 1:
-        table = [row[1:] for row in table]
-    head, *rows = keep_columns(table, first=2)
+    head, *rows = keep_columns(tabulate(summaries, with_recipe=False), first=2)
     return render(head, rows)
 
 
@@ -84,8 +81,13 @@ def _render_markdown(
     return "\n".join([*page, "", "## Failed runs", "", *failed] if failed else page)
 
 
-def tabulate(summaries: Sequence[Summary]) -> list[list[str]]:
-    """Return the head of the table and its rows, without empty columns."""
+def tabulate(summaries: Sequence[Summary], *, with_recipe: bool = True) -> list[list[str]]:
+    """Return the head of the table and its rows, without empty columns.
+
+    Args:
+        summaries: The rows.
+        with_recipe: Whether to name the recipe, even if all have the same.
+    """
     scores, primary = summaries[0].task.scores, summaries[0].task.primary
     columns = {
         "recipe": [summary.family for summary in summaries],
@@ -115,6 +117,8 @@ def tabulate(summaries: Sequence[Summary]) -> list[list[str]]:
         "CO2 g": [_number(summary.co2_kg, 2, 1000) for summary in summaries],
         "CO2 g (estimate)": [_number(summary.co2_kg_paper, 2, 1000) for summary in summaries],
     }
+    if not with_recipe and len(set(columns["recipe"])) == 1:
+        del columns["recipe"]
     filled = {name: column for name, column in columns.items() if any(column)}
     return [list(filled), *map(list, zip(*filled.values(), strict=True))]
 
@@ -147,9 +151,7 @@ def _share(count: int | None, percent: float | None) -> str:
 
 
 def _p_value(summary: Summary) -> str:
-    if summary.p_value is not None:
-        return f"{summary.p_value:.4f}"
-    return ""
+    return _number(summary.p_value, 4)
 
 
 def _runs(summary: Summary) -> str:

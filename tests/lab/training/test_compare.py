@@ -90,7 +90,7 @@ def test_table_and_picture(comparison, tmp_path, monkeypatch, capsys):
     assert all(run["result"]["threads"] == 1 for run in content["runs"])
     page = (out / "results.md").read_text()
     assert "90.5 ± 0.1" in page
-    assert "undefined" in page
+    assert "undefined" not in page
     with Image.open(out / "bubble.png") as picture:
         assert picture.width > 500
     ET.parse(out / "bubble.svg")

@@ -125,7 +125,7 @@ def run(
         )
     if written.acceleration is not None:
         print(fit_lines(str(written.acceleration)))
-    print(fit_lines(f"wrote {written}"))
+    print(f"wrote {written}")
     print(_weigh(found.model))
     return 0
 

@@ -43,18 +43,17 @@ def train(recipe: str, overrides: Overrides, out: Path | None = None) -> int:
             the recipe in its name. The same command continues from the last checkpoint there, and
             shows the result of a run that has ended; with more epochs, such a run goes on.
     """
-    with resumable():
-        return _train(recipe, overrides, out)
+    with resumable(), Screen(quiet=0.0) as screen:
+        return _train(recipe, overrides, out, screen)
 
 
-def _train(recipe: str, overrides: Overrides, out: Path | None) -> int:
+def _train(recipe: str, overrides: Overrides, out: Path | None, screen: Screen) -> int:
     from phnn.lab.ranks import is_first_process
     from phnn.lab.recipe import FINE_TUNING, build_recipe, merge, read_recipe
 
     tree = read_recipe(recipe)
-    screen = Screen()
-    if is_first_process():  # now, because the imports below take seconds
-        screen.say(f"preparing {printable(Path(recipe).stem)}")
+    if screen.is_terminal and is_first_process():  # now: the imports below take seconds
+        screen.show(f"preparing {printable(Path(recipe).stem)} …")
     from phnn.cli.folders import choose_folder
     from phnn.lab.tasks import find_task
     from phnn.lab.training import train as run

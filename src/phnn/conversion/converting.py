@@ -142,7 +142,7 @@ def convert(
         if known is not None or learn_algebra is False:
             structure = Structure.of(algebra=known, learn_algebra=learn_algebra)
         decisions = decide(decisions, n, terms, structure, indivisible)
-        require_layers(decisions)
+        require_layers(model, decisions)
     data = None if calibration is None else Calibration(model, calibration, forward)
     shrunk: Shrunk | None = None
     if evaluate is not None:

@@ -63,6 +63,11 @@ class Screen:
         else:
             self._write("".join(f"{line}\n" for line in lines))
 
+    def phase(self, text: str) -> None:
+        """Say what begins now, to somebody who watches; a log has no use for it."""
+        if self.is_terminal:
+            self.show(f"{text} …", now=True)
+
     def close(self) -> None:
         """Remove the live lines."""
         self._write(self._erase())

@@ -138,7 +138,9 @@ def _render_help() -> str:
 def _explain(error: Exception) -> str | None:
     """Return what the user should read of an error; None for a mistake of ours."""
     if isinstance(error, ModuleNotFoundError):
-        extra = EXTRAS.get((error.name or "").partition(".")[0])
+        if error.name is None:  # one of Lightning's, such as for an accelerator
+            return str(error)
+        extra = EXTRAS.get(error.name.partition(".")[0])
         return extra and f'this command needs {error.name}; pip install "phnn[{extra}]"'
     if isinstance(error, OSError) and error.strerror:  # without "[Errno 28]"
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror

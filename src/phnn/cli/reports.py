@@ -17,13 +17,13 @@ class Steps(Screen):
         super().__init__(quiet=0.0)
 
     def __enter__(self) -> Steps:
-        self("reading the results")
+        self.phase("reading the results")
         return self
 
     def __call__(self, text: str) -> None:
         """Show the next step; where nobody watches, each has a line."""
         if self.is_terminal:
-            self.show(f"{text} …", now=True)
+            self.phase(text)
         else:
             self.say(text)
 

@@ -52,8 +52,8 @@ def _train(recipe: str, overrides: Overrides, out: Path | None, screen: Screen) 
     from phnn.lab.recipe import FINE_TUNING, build_recipe, merge, read_recipe
 
     tree = read_recipe(recipe)
-    if screen.is_terminal and is_first_process():  # now: the imports below take seconds
-        screen.show(f"preparing {printable(Path(recipe).stem)} …")
+    if is_first_process():  # now: the imports below take seconds
+        screen.phase(f"preparing {printable(Path(recipe).stem)}")
     from phnn.cli.folders import choose_folder
     from phnn.lab.tasks import find_task
     from phnn.lab.training import train as run

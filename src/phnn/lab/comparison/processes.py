@@ -107,6 +107,7 @@ def _await(process: subprocess.Popen[bytes]) -> None:
 
 def _start(run: Run, command: str, pipe: int, *, visible: bool) -> subprocess.Popen[bytes]:
     run.folder.mkdir(parents=True, exist_ok=True)
+    (run.folder / PROGRESS).unlink(missing_ok=True)
     names = {name: getattr(run, name) for name in ("comparison", "family", "variant")}
     about = {"recipe": run.recipe, "names": names, "command": command, "visible": visible}
     what = json.dumps(about)
@@ -120,7 +121,7 @@ def _read_progress(run: Run) -> str:
     """Return how far a run is, as it says itself."""
     try:
         return (run.folder / PROGRESS).read_text(encoding="utf-8") or "starting"
-    except OSError:  # it reads its data, or has just ended
+    except OSError:  # it imports torch and Lightning
         return "starting"
 
 
@@ -136,6 +137,7 @@ def _read_outcome(run: Run) -> Run:
 
 def _settle(run: Run, code: int, *, has_log: bool) -> Run:
     """Return a run whose process has ended, with its outcome."""
+    (run.folder / PROGRESS).unlink(missing_ok=True)
     ended = _read_outcome(run)
     if ended.result is not None or ended.error is not None:
         return ended

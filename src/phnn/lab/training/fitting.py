@@ -52,6 +52,8 @@ def fit(recipe: Recipe, out: Path, stop: Stoppable, screen: Screen | None) -> di
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     with calm_lightning():
+        if screen is not None:
+            screen.phase("reading the data")
         data = build_data(recipe)
         learner = build_learner(recipe, data)
         if screen is not None and is_first_process():
@@ -100,6 +102,8 @@ def fit(recipe: Recipe, out: Path, stop: Stoppable, screen: Screen | None) -> di
         if keeper.best_epoch is not None:
             check(keeper.best)
             learner.load_weights(torch.load(keeper.best, weights_only=True, map_location="cpu"))
+        if screen is not None:
+            screen.phase("testing")
         scores = test(learner, data, trainer)
         if not trainer.is_global_zero:
             return {}

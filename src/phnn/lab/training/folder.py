@@ -46,7 +46,7 @@ def open_folder(
     if not is_first_process():
         yield read_json(out / RESULT)
         return
-    is_new = not out.exists()
+    new = [path for path in (out, *out.parents) if not path.exists()]
     out.mkdir(parents=True, exist_ok=True)
     try:
         held = lock(out / ".lock", wait)
@@ -66,8 +66,11 @@ def open_folder(
         try:
             yield result
         except BaseException as error:
-            if is_new and not names and not (out / METRICS).exists():
-                shutil.rmtree(out, ignore_errors=True)  # nothing was trained
+            if new and not names and not (out / METRICS).exists():  # nothing was trained
+                shutil.rmtree(out, ignore_errors=True)
+                for parent in new[1:]:
+                    with suppress(OSError):
+                        parent.rmdir()
             elif isinstance(error, Exception):
                 write_json(out / FAILURE, {"error": f"{type(error).__name__}: {error}"})
             raise

@@ -30,6 +30,6 @@ class StatusFile(Screen):
             self._written_at = clock
             self._path.write_text("\n".join(lines), encoding="utf-8")
 
-    def close(self) -> None:
-        """Remove the file."""
-        self._path.unlink(missing_ok=True)
+    def phase(self, text: str) -> None:
+        """Write what begins now."""
+        self.show(text, now=True)

@@ -113,7 +113,7 @@ def test_usage_names_what_is_needed():
         ("train digits --data.validation 2", "--data.validation 2 must be a fraction"),
         ("train digits --data.root nowhere", "there is no folder nowhere"),
         ("train digits --trainer.max_epochs 0", "--trainer.max_epochs 0 must be at least 1"),
-        ("train digits --task sound", "is for --task images; --task sound takes sednet"),
+        ("train digits --task sound --data.name simulated", "--task sound takes sednet"),
         ("compare digits --jobs 0", "--jobs 0 must be at least 1"),
         ("compare digits --model.n 4", "--model.n 4 cannot be given"),
     ],

@@ -21,7 +21,7 @@ def test_a_string_is_not_a_model(function):
 
 
 def test_a_model_that_is_all_ph():
-    model = nn.Sequential(phnn.PHLinear(4, 4, n=2), nn.ReLU(), phnn.PHLinear(4, 4, n=2))
+    model = nn.Sequential(phnn.PHLinear(32, 32, n=2), nn.ReLU(), phnn.PHLinear(32, 32, n=2))
     message = r"2 layers are PH layers already \(0, 2\).*phnn.to_dense\(model\)"
     with pytest.raises(ValueError, match=message):
         phnn.convert(model, n=4)
@@ -29,10 +29,10 @@ def test_a_model_that_is_all_ph():
 
 
 def test_reports_with_their_types():
-    model = nn.Sequential(nn.Linear(4, 4)).eval()
+    model = nn.Sequential(nn.Linear(16, 16)).eval()
     small = phnn.convert(model, n=2)
     assert Report.of(small).parameters_after < Report.of(small).parameters_before
-    fast = phnn.accelerate(small, torch.ones(1, 4), rounds=1)
+    fast = phnn.accelerate(small, torch.ones(1, 16), rounds=1)
     assert type(fast) is nn.Sequential
     assert Acceleration.of(fast).runtime == "torch"
     with pytest.raises(TypeError, match="the Sequential has no report of convert"):

@@ -123,7 +123,7 @@ def run(
     print(fit_lines(_name_fastest(results)))
     sizes = ",".join(map(str, example.shape))
     versions = ", ".join(f"{there.name} {there.version}" for there in runtimes)
-    print(fit_lines(f"{model}, input {sizes}, {versions}, {describe_machine(device)}"))
+    print(f"{model}, input {sizes}, {versions}, {describe_machine(device)}")
     if out is not None:
         print(f"wrote {out}")
     return 0

@@ -15,7 +15,14 @@ from jsonargparse import ActionYesNo, ArgumentParser
 
 from phnn.cli.help import POSITIONALS, render_help, show_usage
 from phnn.cli.parser import UsageError, explain_unknown, translate
-from phnn.cli.recipe_options import ACCEPTED, SINGLE, find_recipe, is_accepted, list_groups
+from phnn.cli.recipe_options import (
+    ACCEPTED,
+    SINGLE,
+    Option,
+    find_recipe,
+    is_accepted,
+    list_groups,
+)
 from phnn.lab.recipe import SECTIONS, Recipe
 
 # arguments that are not declared from the function's signature: positional ones that have a default
@@ -152,22 +159,23 @@ def _in_words_of(
             if name not in ("overrides", *POSITIONALS)
         }
         if "overrides" in found:
-            options = {**_name_options(function, argv, found), **options}
+            options = {**_name_options(argv, found), **options}
         message = _name_unknown(translate(str(error), options), function.__name__)
         if message == str(error):
             raise
         raise UsageError(message) from error
 
 
-def _name_options(
-    function: Callable[..., int], argv: Sequence[str], found: dict[str, Any]
-) -> dict[str, str]:
+def _name_options(argv: Sequence[str], found: dict[str, Any]) -> dict[str, str]:
     """Return the option for each argument of the functions that a command calls."""
-    try:
-        _, recipe = find_recipe(argv, found["overrides"])
-        groups = list(list_groups(recipe, "train"))
-    except (ValueError, TypeError, OSError):  # what is wrong with the recipe is said already
-        groups = []
+    groups: list[tuple[str, list[Option]]] = []
+    for overrides in (found["overrides"], {}):  # what was given may be what is wrong
+        try:
+            _, recipe = find_recipe(argv, overrides)
+            groups = list(list_groups(recipe, "train"))
+            break
+        except (ValueError, TypeError, OSError):
+            continue
     listed = [option.name.removeprefix("--") for _, options in groups for option in options]
     names = {}
     for option in (*listed, *SINGLE):

@@ -33,8 +33,8 @@ def train(recipe: str, overrides: Overrides, out: Path | None = None) -> int:
 
     Examples:
       phnn train digits --model.n 4
-      phnn train digits --model.n 4 --trainer.max_epochs 6     # goes on where that ended
-      phnn train digits --start small.safetensors --distill RUN    # fine-tunes, after phnn convert
+      phnn train digits --model.n 4 --trainer.max_epochs 6   # that run goes on
+      phnn train digits --start small.safetensors --distill RUN   # fine-tunes
 
     Args:
         recipe: Name of a packaged recipe, or a YAML file. Every option of it can be replaced.

@@ -1,5 +1,6 @@
 """Ctrl-C, and readers who leave: one line, the right exit code, and whole files."""
 
+import io
 import os
 import signal
 import subprocess
@@ -9,7 +10,7 @@ import time
 import pytest
 
 from phnn import cli
-from phnn.cli.streams import PatientStream, is_unread, patient_streams
+from phnn.cli.streams import PatientStream, announce, is_unread, patient_streams
 
 CLOSED_PIPE = 141
 
@@ -73,6 +74,24 @@ def test_streams_are_themselves_otherwise(capsys):
         assert not is_unread()
         assert out.isatty() is False
     assert capsys.readouterr() == ("text\n", "error\n")
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_a_notice_goes_away_when_something_is_written(monkeypatch):
+    terminal, out = Terminal(), io.StringIO()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(sys, "stdout", out)
+    with patient_streams():
+        announce("starting …")
+        assert terminal.getvalue() == "starting …"
+        print("result")
+        print("more")
+    assert terminal.getvalue() == "starting …\r\x1b[K"
+    assert out.getvalue() == "result\nmore\n"
 
 
 def test_head_in_a_shell(tmp_path):

@@ -12,7 +12,7 @@ from inspect import getdoc
 import phnn
 from phnn._names import printable, suggest
 from phnn.cli.parser import Parser
-from phnn.cli.streams import patient_streams
+from phnn.cli.streams import announce, patient_streams
 from phnn.cli.training import FAILED_RUNS
 
 __all__ = ["FAILED_RUNS", "USER_ERROR", "main"]
@@ -115,7 +115,9 @@ def _run(command: str, argv: Sequence[str]) -> int:
         function = _find_function(command)
         parser = Parser(command, getdoc(function) or "")
         import_module(f"phnn.cli.{command}").add_arguments(parser)
-        return function(**parser.parse(argv))
+        arguments = parser.parse(argv)
+        announce("starting …")
+        return function(**arguments)
     if command in LAB:
         from phnn.cli.lab import run
 

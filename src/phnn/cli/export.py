@@ -14,6 +14,8 @@ from phnn.cli.parser import Parser, parse_count, speaking_of
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+ROUNDS, SECONDS = 5, 0.5  # in which a program is timed
+
 OPTIONS = {
     "format": "--format",
     "fold": "--fold",
@@ -127,7 +129,30 @@ def run(
         print(fit_lines(str(written.acceleration)))
     print(f"wrote {written}")
     print(_weigh(found.model))
+    if format == "onnx":
+        print(_time(out, found.model, inputs))
     return 0
+
+
+def _time(file: Path, model: nn.Module, inputs: tuple[Tensor, ...]) -> str:
+    """Return a sentence about the time of a call, in onnxruntime and in torch, by turns."""
+    import torch
+
+    from phnn.runtimes import find_runtime
+    from phnn.runtimes.graph_runtime import GraphRuntime
+    from phnn.runtimes.timing import interleave
+
+    runtime = find_runtime("onnxruntime")
+    assert isinstance(runtime, GraphRuntime)
+    program, arrays = runtime.load(file), [x.detach().numpy() for x in inputs]
+    with torch.inference_mode():
+        calls = {"file": lambda: program(arrays), "torch": lambda: model(*inputs)}
+        times = interleave(calls, ROUNDS, seconds=SECONDS)
+    sizes = " and ".join(",".join(map(str, x.shape)) for x in inputs)
+    return (
+        f"a call with {sizes} takes {1e3 * times['file']:.2f} ms in {runtime.name} "
+        f"{runtime.version}, and {1e3 * times['torch']:.2f} ms in torch"
+    )
 
 
 def _split(arrays: tuple[Tensor, ...], size: int) -> list[tuple[Tensor, ...]]:

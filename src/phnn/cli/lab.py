@@ -23,6 +23,7 @@ from phnn.cli.recipe_options import (
     is_accepted,
     list_groups,
 )
+from phnn.cli.streams import announce
 from phnn.lab.recipe import SECTIONS, Recipe
 
 # arguments that are not declared from the function's signature: positional ones that have a default
@@ -56,6 +57,7 @@ def run(function: Callable[..., int], argv: Sequence[str]) -> int:
         print(render_help(function, words, overrides))
         return 0
     found = parse(function, argv)
+    announce("starting …")
     with _in_words_of(function, argv, found):
         return function(**found)
 

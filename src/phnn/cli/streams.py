@@ -9,22 +9,51 @@ from contextlib import contextmanager
 from typing import Any, TextIO
 
 
+class Notice:
+    """A word on a terminal that goes away when anything else is written.
+
+    Args:
+        stream: The terminal; nothing is shown elsewhere.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._is_shown = False
+
+    def show(self, text: str) -> None:
+        """Show a text until something else is written."""
+        if self._stream.isatty():
+            self._stream.write(text)
+            self._stream.flush()
+            self._is_shown = True
+
+    def clear(self) -> None:
+        """Remove the text."""
+        if self._is_shown:
+            self._is_shown = False
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
+
+
 class PatientStream:
     """A stream that writes nowhere once nobody reads it.
 
     Args:
         stream: The stream.
+        notice: What to remove before the first text.
 
     Attributes:
         gone: Whether the reader has gone.
     """
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, notice: Notice) -> None:
         self._stream = stream
+        self.notice = notice
         self.gone = False
 
     def write(self, text: str) -> int:
         """Write a text, if somebody reads it."""
+        self.notice.clear()
         if not self.gone:
             try:
                 return self._stream.write(text)
@@ -53,13 +82,21 @@ class PatientStream:
 def patient_streams() -> Iterator[PatientStream]:
     """Make stdout and stderr patient; yields stdout."""
     before = sys.stdout, sys.stderr
-    out, err = PatientStream(sys.stdout), PatientStream(sys.stderr)
+    notice = Notice(sys.stderr)
+    out, err = PatientStream(sys.stdout, notice), PatientStream(sys.stderr, notice)
     sys.stdout, sys.stderr = out, err  # type: ignore[assignment]
     try:
         yield out
         out.flush()
     finally:
+        notice.clear()
         sys.stdout, sys.stderr = before
+
+
+def announce(text: str) -> None:
+    """Show a text on a terminal until anything is written: torch alone takes seconds to import."""
+    if isinstance(sys.stderr, PatientStream):
+        sys.stderr.notice.show(text)
 
 
 def is_unread() -> bool:

@@ -48,12 +48,9 @@ def train(recipe: str, overrides: Overrides, out: Path | None = None) -> int:
 
 
 def _train(recipe: str, overrides: Overrides, out: Path | None, screen: Screen) -> int:
-    from phnn.lab.ranks import is_first_process
     from phnn.lab.recipe import FINE_TUNING, build_recipe, merge, read_recipe
 
     tree = read_recipe(recipe)
-    if is_first_process():  # now: the imports below take seconds
-        screen.phase(f"preparing {printable(Path(recipe).stem)}")
     from phnn.cli.folders import choose_folder
     from phnn.lab.tasks import find_task
     from phnn.lab.training import train as run

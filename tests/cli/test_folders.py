@@ -5,7 +5,7 @@ import json
 import pytest
 
 from phnn import cli
-from phnn.cli.folders import choose_folder, name_variant
+from phnn.cli.folders import choose_folder, name_comparison, name_variant
 from phnn.lab.recipe import build_recipe, merge, read_recipe
 from phnn.lab.runs import Run, describe_network
 
@@ -41,6 +41,21 @@ def name(recipe, tmp_path, **overrides):
 )
 def test_names_tell_what_differs(tmp_path, overrides, expected):
     assert name("digits", tmp_path, **overrides) == expected
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ({}, "digits"),
+        ({"data": {"root": "a/photos"}}, "digits"),  # where the data are changes nothing
+        ({"data": {"name": "flowers", "root": "a/flowers"}}, "digits-flowers"),
+        ({"trainer": {"max_epochs": 7, "threads": 1}}, "digits-max_epochs=7"),
+    ],
+)
+def test_names_of_comparisons(overrides, expected):
+    tree = read_recipe("digits")
+    built = build_recipe(merge(tree, overrides))
+    assert name_comparison("digits", build_recipe(tree), built) == expected
 
 
 def test_a_long_name_ends_in_a_hash(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,14 +39,37 @@ def choose_folder(parent: Path, name: str, packaged: Recipe, recipe: Recipe) -> 
 
 def _name(name: str, packaged: Recipe, recipe: Recipe) -> str:
     parts = [name, name_variant(recipe), *_name_data(packaged, recipe)]
+    changes = _name_changes(packaged, recipe, skip={*_NAMED, _LENGTH})
+    return _join([*parts, *changes, f"seed{recipe.seed}"])
+
+
+def name_comparison(name: str, packaged: Recipe, recipe: Recipe) -> str:
+    """Return the name of the folder of a comparison.
+
+    Args:
+        name: The name of the comparison.
+        packaged: The recipe of its first run as it is.
+        recipe: The same with the options that were given.
+    """
+    given, known = recipe.data.get("name"), packaged.data.get("name")
+    data = [str(given)] if given != known else []
+    return _join([name, *data, *_name_changes(packaged, recipe, skip=_NAMED)])
+
+
+def _name_changes(packaged: Recipe, recipe: Recipe, skip: Container[str]) -> Iterator[str]:
+    """Yield the options that differ and change the result."""
     given = recipe.to_dict()
     for change in differences(packaged.to_dict(), given, ended=True):
         option = change.partition(":")[0]
-        if option not in _NAMED and option != _LENGTH:
+        if option not in skip:
             section, _, key = option.partition(".")
             value = given[section][key] if key else given[section]
-            parts.append(f"{key or section}={_show(value)}")
-    whole = re.sub(r"[^\w=.+-]+", "-", "-".join([*parts, f"seed{recipe.seed}"]))
+            yield f"{key or section}={_show(value)}"
+
+
+def _join(parts: Iterable[str]) -> str:
+    """Return a name that every file system takes."""
+    whole = re.sub(r"[^\w=.+-]+", "-", "-".join(parts))
     if len(whole) <= LONGEST:
         return whole
     return f"{whole[:LONGEST]}-{hashlib.sha256(whole.encode()).hexdigest()[:8]}"

@@ -194,8 +194,8 @@ def compare(
     Args:
         overrides: Options of every recipe to replace.
         comparison: Name of a packaged comparison, or a YAML file.
-        out: Folder of the results; runs/COMPARISON by default. The same command continues where it
-            was stopped.
+        out: Folder of the results; by default runs/COMPARISON, with the options that change the
+            results in its name. The same command continues where it was stopped.
         jobs: Runs at once; by default two on a CPU, which they share, and one on other devices.
         power: Power of the hardware in watts, for the paper's estimate of CO2, hours × power ×
             0.445 kg/kWh.
@@ -207,12 +207,15 @@ def compare(
 def _compare(
     overrides: Overrides, comparison: str, out: Path | None, jobs: int | None, power: float
 ) -> int:
+    from phnn.cli.folders import name_comparison
     from phnn.lab.comparison import check_folders, hold, load_comparison, plan, run_all
-    from phnn.lab.recipe import build_recipe, merge
+    from phnn.lab.recipe import build_recipe, merge, read_recipe
     from phnn.lab.training import check_recipe
 
     loaded = load_comparison(comparison)
-    folder = out or Path("runs") / loaded.name
+    tree = read_recipe(loaded.variants[0].recipe)
+    names = (loaded.name, build_recipe(tree), build_recipe(merge(tree, overrides)))
+    folder = out or Path("runs") / name_comparison(*names)
     jobs = _count_jobs() if jobs is None else jobs
     if jobs < 1:
         raise ValueError(f"jobs={jobs} must be at least 1")

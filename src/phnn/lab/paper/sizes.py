@@ -67,7 +67,7 @@ class Row:
 
 
 # columns of the table for a terminal
-FIRST = ("table", "model", "n", "params_with_biases", "paper_params", "agrees")
+FIRST = ("table", "model", "n", "params", "paper_params", "agrees")
 
 
 def derive_rows(tables: str = "*") -> list[Row]:

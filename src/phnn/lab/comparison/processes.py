@@ -17,7 +17,7 @@ from filelock import Timeout
 
 from phnn.lab.files import lock
 from phnn.lab.recipe import build_recipe
-from phnn.lab.runs import PROGRESS, Run, RunFolderError, check_folder
+from phnn.lab.runs import FAILURE, PROGRESS, Run, RunFolderError, check_folder
 
 LOG = "train.log"  # in the folder of a run
 END_SECONDS = 40.0  # for a run to end, which may first write a checkpoint
@@ -107,7 +107,8 @@ def _await(process: subprocess.Popen[bytes]) -> None:
 
 def _start(run: Run, command: str, pipe: int, *, visible: bool) -> subprocess.Popen[bytes]:
     run.folder.mkdir(parents=True, exist_ok=True)
-    (run.folder / PROGRESS).unlink(missing_ok=True)
+    for name in (FAILURE, PROGRESS):  # of an earlier attempt
+        (run.folder / name).unlink(missing_ok=True)
     names = {name: getattr(run, name) for name in ("comparison", "family", "variant")}
     about = {"recipe": run.recipe, "names": names, "command": command, "visible": visible}
     what = json.dumps(about)

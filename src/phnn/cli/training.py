@@ -52,6 +52,7 @@ def _train(recipe: str, overrides: Overrides, out: Path | None, screen: Screen) 
 
     tree = read_recipe(recipe)
     from phnn.cli.folders import choose_folder
+    from phnn.lab.runs import RESULT, read_json
     from phnn.lab.tasks import find_task
     from phnn.lab.training import train as run
 
@@ -60,13 +61,14 @@ def _train(recipe: str, overrides: Overrides, out: Path | None, screen: Screen) 
         tree = {**merge(tree, FINE_TUNING), **sections}
     built = build_recipe(merge(tree, overrides))
     folder = out or choose_folder(Path("runs"), Path(recipe).stem, build_recipe(tree), built)
+    before = read_json(folder / RESULT)
     result = run(built, folder, command=_command(), progress=screen)
     if result:  # of several processes, the first one speaks
         print(_show_scores(find_task(built.task), result))
         trained = f"trained {result['epochs']} epochs in {format_time(result['train_seconds'])}"
         tested = f"tested in {format_time(result['test_seconds'])}"
         print(f"{trained}, {tested}; {result['parameters']:,} parameters; see {folder}")
-        if "ended_before" in result:
+        if result == before:
             print(
                 "this run had ended before; more --trainer.max_epochs continue it, another --out "
                 "trains again"

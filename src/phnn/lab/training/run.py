@@ -43,8 +43,7 @@ def train(
         wait: Seconds to wait for another process that holds the folder.
 
     Returns:
-        The contents of `result.json`, with `ended_before` for a run that is not repeated; nothing
-        in processes other than the first of a run.
+        The contents of `result.json`; nothing in processes other than the first of a run.
 
     Raises:
         RunFolderError: The folder holds another run, or another process is training there.
@@ -55,7 +54,7 @@ def train(
     check_recipe(recipe)
     with Stoppable() as stop, open_folder(out, recipe, names or {}, wait) as finished:
         if finished is not None:
-            return {**finished, "ended_before": True} if is_first_process() else {}
+            return finished if is_first_process() else {}
         from phnn.lab.training.fitting import fit  # Lightning takes seconds to import
 
         screen = Screen() if progress is True else progress or None

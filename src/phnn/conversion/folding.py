@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Container, Iterable, Sequence
-from typing import TypeVar, get_args
+from typing import TypeVar, cast, get_args
 
 import torch
 from torch import Tensor, fx, nn
@@ -61,7 +61,7 @@ def to_dense(model: Model, *, fuse: bool = False, inplace: bool = False) -> Mode
         entries += fuse_batch_norms(folded, graphs)
     after = sum(parameter.numel() for parameter in folded.parameters())
     folded.phnn_report = Report(tuple(entries), before, after)  # type: ignore[assignment]
-    return folded
+    return cast(Model, folded)
 
 
 def fold_layers(model: nn.Module, sites: Iterable[Site]) -> dict[str, nn.Module]:

@@ -10,13 +10,13 @@ help:  ## show this list
 
 DEMO := $(BIN)/phnn
 demo: .venv/train,export.stamp  ## train a real and a PH network, shrink the real one, ship both, report
-	@echo "1. Train a real network and a PH network with a quarter of its parameters (one to two minutes)."
+	@echo "1. Train a real network and a PH network with a quarter of its parameters (about a minute)."
 	$(DEMO) compare demo --out demo
 	@echo "2. Shrink the trained real network to 30 %, without training."
-	$(DEMO) convert demo/runs/digits-real-seed0 --budget 0.3 --calibration training --samples 256 --refine 1 -o demo/shrunk.safetensors
+	$(DEMO) convert demo/runs/demo-real-seed0 --budget 0.3 --calibration training --samples 256 --refine 1 -o demo/shrunk.safetensors
 	@echo "3. Ship both trained networks as programs that need neither phnn nor torch."
-	$(DEMO) export demo/runs/digits-real-seed0 -o demo/real.onnx
-	$(DEMO) export demo/runs/digits-n=4-seed0 --storage int8 -o demo/ph.onnx
+	$(DEMO) export demo/runs/demo-real-seed0 -o demo/real.onnx
+	$(DEMO) export demo/runs/demo-n=4-seed0 --storage int8 -o demo/ph.onnx
 	@echo "4. Report: what came out, what the networks learned, the shrunk and shipped ones."
 	$(DEMO) report demo
 	@echo "Open demo/report.html in a browser."

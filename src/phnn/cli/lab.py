@@ -171,7 +171,8 @@ def _in_words_of(
 def _name_options(argv: Sequence[str], found: dict[str, Any]) -> dict[str, str]:
     """Return the option for each argument of the functions that a command calls."""
     groups: list[tuple[str, list[Option]]] = []
-    for overrides in (found["overrides"], {}):  # what was given may be what is wrong
+    tries: list[dict[str, Any]] = [found["overrides"], {}]  # what was given may be what is wrong
+    for overrides in tries:
         try:
             _, recipe = find_recipe(argv, overrides)
             groups = list(list_groups(recipe, "train"))

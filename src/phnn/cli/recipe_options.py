@@ -186,7 +186,7 @@ def _list(
     """Return the options of a section, which are the arguments of a function."""
     own = function.func if isinstance(function, partial) else function
     texts = {**(about or {}), **read_arguments(getdoc(own) or "")}
-    hints = get_type_hints(own.__init__ if isinstance(own, type) else own)
+    hints = get_type_hints(getattr(own, "__init__") if isinstance(own, type) else own)  # noqa: B009
     given = tree.get(section) or {}
     return [
         Option(

@@ -84,7 +84,7 @@ def patient_streams() -> Iterator[PatientStream]:
     before = sys.stdout, sys.stderr
     notice = Notice(sys.stderr)
     out, err = PatientStream(sys.stdout, notice), PatientStream(sys.stderr, notice)
-    sys.stdout, sys.stderr = out, err  # type: ignore[assignment]
+    sys.stdout, sys.stderr = out, err
     try:
         yield out
         out.flush()

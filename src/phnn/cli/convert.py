@@ -9,11 +9,12 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from phnn._names import parse_dimension
+from phnn._screen import ProgressBar
+from phnn._tables import fit_lines
 from phnn.cli import curves
 from phnn.cli.calibration import SAMPLES, Score, find_score, read_calibration
 from phnn.cli.model_argument import find_model
 from phnn.cli.parser import Parser, UsageError, parse_count, speaking_of
-from phnn.cli.progress import ProgressBar
 
 if TYPE_CHECKING:
     from torch import nn
@@ -222,7 +223,7 @@ def run(
         file = phnn.save(converted, out, metadata=found.metadata)
         if curve is not None:
             _write_curve(curve, found.model, converted, score, budget, {**options, "progress": bar})
-    print(converted.phnn_report)
+    print(fit_lines(str(converted.phnn_report)))
     print(f"wrote {file}, {file.stat().st_size:,} bytes")
     if curve is not None:
         print(f"wrote {curve}")

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         PHTransformerDecoderLayer,
         PHTransformerEncoderLayer,
         WhiteningBatchNorm,
+        ZeroResidual,
         param_groups,
     )
 
@@ -60,6 +61,7 @@ __all__ = [
     "PHTransformerDecoderLayer",
     "PHTransformerEncoderLayer",
     "WhiteningBatchNorm",
+    "ZeroResidual",
     "accelerate",
     "algebra",
     "analysis",

@@ -336,6 +336,27 @@ class PHMultiheadAttention(nn.Module):
             dense.out_proj.bias = learned([self.out_proj.bias], [self.out_proj.bias])
         return dense.train(self.training)
 
+    # torch's transformer layers read these of their attention, and compute in fused kernels
+
+    merge_masks = nn.MultiheadAttention.merge_masks
+
+    @property
+    def _qkv_same_embed_dim(self) -> bool:
+        return self.embed_dim == self.kdim == self.vdim
+
+    @property
+    def in_proj_weight(self) -> Tensor | None:
+        """The weights of q, k and v below each other, for reading only; None if sizes differ."""
+        if not self._qkv_same_embed_dim:
+            return None
+        return torch.cat([self.q_proj.weight, self.k_proj.weight, self.v_proj.weight])
+
+    @property
+    def in_proj_bias(self) -> Tensor | None:
+        """Their biases, for reading only."""
+        biases = [p.bias for p in (self.q_proj, self.k_proj, self.v_proj) if p.bias is not None]
+        return torch.cat(biases) if biases else None
+
     def extra_repr(self) -> str:
         """Return the arguments that differ from torch's defaults."""
         shown = [str(self.embed_dim), str(self.num_heads)]

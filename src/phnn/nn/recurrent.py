@@ -106,7 +106,7 @@ class _Recurrence(PHMatrices):
             value = getattr(self, name)
             if value != _DEFAULTS[name]:
                 shown.append(f"{name}={value}")
-        return ", ".join([*shown, str(self.structure)])
+        return ", ".join([*shown, self.structure_repr])
 
 
 _DEFAULTS = {

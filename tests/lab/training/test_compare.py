@@ -261,7 +261,7 @@ def test_packaged_comparisons(name):
     assert len({run.folder for run in runs}) == len(runs)
     for run in runs[:: max(1, len(runs) // 5)]:
         build_recipe(run.recipe)
-    ours = ("digits", "cifar10-fast", "cifar10-short", "cifar10-rank", "sednet-short")
+    ours = ("digits", "digits-vit", "cifar10-fast", "cifar10-short", "cifar10-rank", "sednet-short")
     if name not in ours:
         assert all(variant.paper for variant in comparison.variants)
 

@@ -8,7 +8,7 @@ from torch import nn
 from phnn.algebra import Algebra
 from phnn.models._layers import Layers, make_layers
 from phnn.models._network import Network, pick, pick_widths
-from phnn.models.resnet import BasicBlock, Bottleneck
+from phnn.models.resnet import BasicBlock, Bottleneck, zero_branches
 
 WIDTHS = {"standard": (64, 128, 256, 512, 512, 512)}
 BLOCKS = 2  # in each stage
@@ -130,10 +130,7 @@ class MultiViewNet(Network):
         self.reset_classifier(num_classes)
         self.init_weights(init)
         if zero_init_residual:
-            for module in self.modules():
-                if isinstance(module, BasicBlock | Bottleneck):
-                    last = module.bn3 if isinstance(module, Bottleneck) else module.bn2
-                    nn.init.zeros_(last.weight)
+            zero_branches(self)
 
     def reset_classifier(self, num_classes: int) -> None:
         """Replace the heads by new ones for this many classes; remove them for 0."""

@@ -234,9 +234,8 @@ def _tie(model: nn.Module, decisions: Sequence[Decision]) -> list[Decision]:
                 tied[decision.name] = decision.stay(f"tied to {', '.join(strangers)}")
             elif not alike:
                 others = ", ".join(other.name for other in group if other is not decision)
-                tied[decision.name] = decision.stay(
-                    f"tied to {others}, {_say_kind(decision, group)}"
-                )
+                kind = _say_kind(decision, group)
+                tied[decision.name] = decision.stay(f"tied to {others}, {kind}")
             elif decision is not group[0]:
                 first = group[0].site
                 reason = f"shares its weight with {first.name}"

@@ -29,7 +29,8 @@ import phnn
 from measure import provenance
 
 WIDTH = 256
-RATES = (1e-3, 3e-3, 1e-2, 3e-2)
+# one grid for all; a cyclic delta repeats each number n times, and dies at 1e-3 already
+RATES = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
 HIDDEN = ("0", "2", "4")
 SHOTS = 20  # images of each class, for training and for validation
 FIELDS = ("method", "delta parameters", "seed", "rate", "accuracy", "commit", "made by")

@@ -209,8 +209,9 @@ def test_convolutional_networks_of_torchvision(make):
     model = make(import_or_skip("torchvision.models"))
     x = torch.randn(2, 3, 64, 64)
     report = assert_converts_learns_and_folds(model, x, fuse=make is not convnext)
-    # what is left is indivisible: the three colours, and convolutions of each channel by itself
-    assert all("does not divide" in note for note in reasons(report).values())
+    # indivisible are the three colours and depthwise convolutions; others are too small to gain
+    notes = reasons(report).values()
+    assert all("does not divide" in note or "make it larger" in note for note in notes)
 
 
 def test_the_vision_transformer_of_torchvision():

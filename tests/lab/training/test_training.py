@@ -165,7 +165,7 @@ def test_start_from_saved_weights(reference, tiny, tmp_path):
     )
     with pytest.raises(
         ValueError,
-        match="holds another network than the recipe: its n is 2, not 4; give --model.n 2",
+        match="holds another network than the recipe: its n is 2, not 4; give --model",
     ):
         run(tiny, tmp_path / "other", model={"n": 4}, start=start)
 

@@ -72,7 +72,7 @@ def add_arguments(parser: Parser) -> None:
         default=SAMPLES,
         help=f"most samples of the calibration data that are used; {SAMPLES:,} by default",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the choice among more samples")
+    parser.add_argument("--seed", type=int, default=0, help="of what is drawn from the data")
     parser.add_argument(
         "--evaluate",
         help="find the smallest model by a score: package.module:function of a function of a "
@@ -193,7 +193,7 @@ def run(
     known = None if algebra is None else phnn.algebra.get(algebra)
     found = find_model(model)
     torch.manual_seed(seed)
-    options: dict[str, Any] = {"include": include, "exclude": exclude, "cache": cache}
+    options: dict[str, Any] = {"include": include, "exclude": exclude, "cache": cache, "seed": seed}
     options |= {
         name: value for name, value in (("kinds", kinds), ("refine", refine)) if value is not None
     }

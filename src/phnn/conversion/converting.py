@@ -55,6 +55,7 @@ def convert(
     relative: bool = False,
     lower_is_better: bool = False,
     refine: int = 4,
+    seed: int = 0,
     cache: str | os.PathLike[str] | None = None,
     include: Patterns | None = None,
     exclude: Patterns | None = None,
@@ -103,6 +104,7 @@ def convert(
         lower_is_better: Whether a lower score is better, as of a loss.
         refine: Passes over the calibration data in which all layers learn together to follow the
             original, if that brings its outputs nearer on held-out data; 0 for none.
+        seed: Of what is drawn from the calibration data; the same seed gives the same model.
         cache: A folder that keeps what was measured, so that an interrupted search goes on.
         include: Names to replace, all by default: a pattern, several, or a function of name and
             module.
@@ -152,7 +154,7 @@ def convert(
     shrunk: Shrunk | None = None
     parts = [d.site for d in decisions if d.is_open and d.site.is_part]
     wholes = dict.fromkeys(site.whole for site in parts if site.whole is not None)
-    data = None if calibration is None else Calibration(model, calibration, forward)
+    data = None if calibration is None else Calibration(model, calibration, forward, seed=seed)
     options: dict[str, Any] = {"family": family, "cache": cache, "progress": progress}
     with opened(model, list(wholes) if data is not None else []) as open_model:
         if evaluate is not None:

@@ -108,6 +108,8 @@ def render(rows: list[dict[str, float]], batch: int, size: int) -> str:
     lines = [
         "# A PH convolution, compared with the real one",
         "",
+        "<!-- record: python benchmarks/layers.py -->",  # see tools/claims.py
+        "",
         provenance(),
         "",
         "3×3 convolution with equal input and output channels (the nearest number that n divides), "

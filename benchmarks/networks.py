@@ -248,7 +248,8 @@ def markdown(rows: list[dict[str, str]]) -> str:
     for mode in ("eager", "compiled"):
         chosen = [row for row in rows if row["mode"] == mode]
         if chosen:
-            text += f"\n## Time, {mode}, real network = 1\n\n{ratios(chosen)}\n"
+            mark = "<!-- claims networks.csv by setting -->"  # see tools/claims.py
+            text += f"\n## Time, {mode}, real network = 1\n\n{mark}\n\n{ratios(chosen)}\n"
     head = [
         name
         for name in rows[0]
@@ -256,7 +257,8 @@ def markdown(rows: list[dict[str, str]]) -> str:
     ]
     made_by = "\n".join(f"- {how}" for how in dict.fromkeys(row["made by"] for row in rows))
     table = _table(head, ([row[name] for name in head] for row in rows))
-    return f"{text}\n## All that was measured\n\n{table}\n\n{made_by}\n"
+    mark = "<!-- claims networks.csv -->"
+    return f"{text}\n## All that was measured\n\n{mark}\n\n{table}\n\n{made_by}\n"
 
 
 def ratios(rows: list[dict[str, str]]) -> str:

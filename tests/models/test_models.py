@@ -90,6 +90,8 @@ def arguments(row: dict[str, str]) -> dict[str, Any]:
         options["classifier"] = "real"
     if row["model"].endswith("(s)"):
         options["width_multiplier"] = 0.5
+    if row["table"] == "tab:img_img":
+        options["stem"] = "imagenet"  # the paper names none
     return options
 
 

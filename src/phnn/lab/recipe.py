@@ -108,6 +108,7 @@ class TrainerOptions:
 
     Args:
         max_epochs: The epochs to train.
+        max_steps: The steps after which training ends, if the epochs have not ended before.
         early_stopping: Stop after this many epochs without a better validation score; never by
             default.
         averaging: Test the average of the weights: ema (exponential moving average) or swa (mean
@@ -133,6 +134,7 @@ class TrainerOptions:
     """
 
     max_epochs: int = 200
+    max_steps: int | None = None
     early_stopping: int | None = None
     averaging: Literal["ema", "swa"] | None = None
     averaging_decay: float = 0.999
@@ -153,7 +155,7 @@ class TrainerOptions:
     country: str = "ITA"
 
     def __post_init__(self) -> None:
-        for name in ("max_epochs", "early_stopping", "threads", "checkpoint_steps"):
+        for name in ("max_epochs", "max_steps", "early_stopping", "threads", "checkpoint_steps"):
             _check_least(f"trainer.{name}", getattr(self, name))
         minutes = self.checkpoint_minutes
         if minutes is not None and not 0 <= minutes < math.inf:
@@ -257,7 +259,11 @@ SECTIONS: dict[str, type[Any]] = {
     "schedule": ScheduleOptions,
     "trainer": TrainerOptions,
 }
-_FIXED = {"max_epochs", "early_stopping", "averaging", "averaging_decay", "averaging_start"}
+_FIXED = {"max_epochs", "max_steps", "early_stopping"} | {
+    "averaging",
+    "averaging_decay",
+    "averaging_start",
+}
 _RESCUES = {"precision", "gradient_clip_val"}  # these may help against a loss that is not finite
 # what may change when a run continues: where the data are, and where and how it is computed
 _FREE = {
@@ -367,6 +373,11 @@ def _find(kind: str, noun: str, name: str | Path) -> tuple[Tree, Path]:
             raise FileNotFoundError(f"there is no {noun} file {path}")
         return _parse(read_text(path), str(path)), path.parent
     packaged = _packaged(kind)
+    if path.suffix and str(name) not in packaged:
+        raise ValueError(
+            f"{path} is no {noun}: give a packaged name, such as {next(iter(packaged))}, or a YAML "
+            "file (.yaml)"
+        )
     check_choices(noun, [str(name)], packaged)
     return deepcopy(packaged[str(name)]), Path()
 

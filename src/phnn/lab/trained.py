@@ -5,17 +5,20 @@ from __future__ import annotations
 import inspect
 import pickle
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from phnn._screen import Screen
 from phnn.conversion.specs import LayerSpec, install_layers
 from phnn.io import load
 from phnn.lab.recipe import Recipe, Tree, build_recipe, merge
 from phnn.lab.runs import CONFIG, LAST, MODEL, Run
 from phnn.lab.tasks.data import Data
+from phnn.lab.tasks.networks import is_own
 from phnn.lab.tasks.registry import find_task, list_tasks
 from phnn.lab.tasks.task import Answer, Task, resolve
 from phnn.lab.training.build import build_data
@@ -86,6 +89,12 @@ def _load_checkpoint(path: Path) -> Trained:
         raise ValueError(
             f"{path} is damaged, or not a checkpoint of phnn train: {error}"
         ) from error
+    name = ours["config"].get("name") if isinstance(ours.get("config"), dict) else None
+    if is_own(name):
+        raise ValueError(
+            f"{path} holds a network of {name}, which is not called for you; load the "
+            f"{MODEL} of its run with phnn.load(file, model=...)"
+        )
     try:
         recipe = build_recipe(ours["recipe"])
         layers = {name: spec and LayerSpec(**spec) for name, spec in ours["layers"].items()}
@@ -109,12 +118,13 @@ def evaluate(
     Args:
         trained: The network.
         overrides: Options of its recipe to replace, such as where the data are.
-        progress: Whether to show a progress bar.
+        progress: Whether to show how far it is, on stderr.
 
     Returns:
         The scores, and the seconds that it took.
     """
     from phnn.lab.training.fitting import test
+    from phnn.lab.training.progress import RunProgress
     from phnn.lab.training.trainer import calm_lightning, make_trainer
 
     recipe = build_recipe(merge(trained.recipe.to_dict(), overrides or {}))
@@ -124,8 +134,11 @@ def evaluate(
         data = build_data(recipe)
         fit_data(data, trained)
         learner = resolve(find_task(recipe.task).learner)(trained.model, recipe, trained.metadata)
-        trainer = make_trainer(recipe.trainer, callbacks=[], progress=progress, logger=False)
-        return test(learner, data, trainer)
+        screen = Screen() if progress else None
+        watching = [] if screen is None else [RunProgress(screen)]
+        trainer = make_trainer(recipe.trainer, callbacks=[*watching], logger=False)
+        with screen or nullcontext():
+            return test(learner, data, trainer)
 
 
 def fit_data(data: Data, trained: Trained) -> None:

@@ -1,6 +1,7 @@
 """The networks of the zoo; arguments choose between real and hypercomplex layers."""
 
 from phnn.models._network import Network
+from phnn.models.authors import load_authors
 from phnn.models.cifarnet import CifarNet
 from phnn.models.fusion import FusionNet
 from phnn.models.multiview import MultiViewNet
@@ -21,4 +22,5 @@ __all__ = [
     "ViT",
     "create_model",
     "list_models",
+    "load_authors",
 ]

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor
 
+from phnn import algebra
+
+_QUATERNION = ("r_weight", "i_weight", "j_weight", "k_weight")
 _SPELLINGS = {"A": ("F", "S"), "a": ("s",)}  # the names of the pair over the history of that code
 
 
@@ -13,8 +17,11 @@ def from_authors(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
     r"""Translate a state dict of the paper's published code (HyperNets) to that of PH layers.
 
     There, a layer holds `A` (n, n, n) and `F` (n, out/n, in/n, \*k), in older versions `a` and `s`.
-    Here the terms are stacked, so F is reshaped. Their convolutions have biases that are never
-    applied: these are dropped, so load into layers with `bias=False`. All other entries stay.
+    Here the terms are stacked, so F is reshaped. Their PH convolutions have biases that are never
+    applied: these are dropped, so load into layers with `bias=False`. Their quaternion layers hold
+    four weights each, which become F, and keep their biases. All other entries stay.
+
+    `phnn.models.load_authors` loads whole networks.
 
     Example:
         >>> import torch
@@ -23,7 +30,7 @@ def from_authors(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
         {'fc.A': (2, 2, 2), 'fc.F': (6, 4)}
     """
     translated = dict(state_dict)
-    found = False
+    found = _translate_quaternions(translated)
     for key, A in state_dict.items():
         prefix, _, name = key.rpartition(".")
         prefix = f"{prefix}." if prefix else ""
@@ -49,3 +56,19 @@ def from_authors(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
             f"{sorted(state_dict)[:5]}"
         )
     return translated
+
+
+def _translate_quaternions(translated: dict[str, Tensor]) -> bool:
+    """Translate quaternion layers in place; return whether there are any."""
+    first = _QUATERNION[0]
+    prefixes = [key.removesuffix(first) for key in translated if key.rpartition(".")[2] == first]
+    for prefix in prefixes:
+        missing = [name for name in _QUATERNION if prefix + name not in translated]
+        if missing:
+            raise ValueError(f"{prefix}{first} has no {prefix}{missing[0]} beside it")
+        parts = [translated.pop(prefix + name) for name in _QUATERNION]
+        if parts[0].dim() == 2:  # their linear layers multiply from the right
+            parts = [part.mT for part in parts]
+        translated[prefix + "F"] = torch.cat(parts)
+        translated[prefix + "A"] = algebra.quaternion.structure.to(parts[0])
+    return bool(prefixes)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ from phnn.lab.tasks.task import Task
 
 BASELINE = "real"
 _KEYS = ("title", "seeds", "families")
+TIMES = ("train", "val", "test")  # what the paper prints besides scores
+_PRIMARY = ""  # a number alone is the primary score of the task
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,8 @@ class Variant:
         name: What it is called: "real", "n=4", an algebra, or anything else with options.
         options: The arguments of `create_model` that make it.
         seeds: The seeds, one run for each.
-        paper: The paper's score, as printed: the accuracy in percent, or the F-score.
+        paper: What the paper prints, by the names of the scores; "train", "val" and "test" are
+            seconds for training iterations, a validation iteration and the test split.
         baseline: Whether the others of the family are compared with it.
     """
 
@@ -38,7 +41,7 @@ class Variant:
     name: str
     options: Tree
     seeds: tuple[int, ...]
-    paper: str | None
+    paper: Mapping[str, str]
     baseline: bool
 
 
@@ -63,9 +66,11 @@ def load_comparison(name: str | Path) -> Comparison:
     """Read a packaged comparison, or one from a YAML file.
 
     `families` maps recipes to their variants, and each variant to nothing, to the paper's score, or
-    to options: those of the network, and `seeds`, `paper` and `baseline`. A recipe is a packaged
-    name or a file beside the comparison. The others of a family are compared with its baseline: the
-    variant with `baseline: true`, or else `real`.
+    to options: those of the network, and `seeds`, `paper` and `baseline`. `paper` is a score, or
+    maps names of scores and times to them. A recipe is a packaged name or a file beside the
+    comparison. The others of a family are compared with its baseline: the variant with
+    `baseline: true`, or else `real`. A variant that is called package.module:function is the
+    network that this function of yours returns.
 
     Args:
         name: The name of a packaged comparison, or the path of a file.
@@ -95,8 +100,23 @@ def load_comparison(name: str | Path) -> Comparison:
         ]
         _check_twice(f"variant of the family {family}", [variant.name for variant in made])
         variants += made
-    short = Path(name).stem
-    return Comparison(short, str(tree.get("title", short)), _common_task(variants), tuple(variants))
+    short, task = Path(name).stem, _common_task(variants)
+    variants = [replace(variant, paper=_name_scores(variant, task)) for variant in variants]
+    return Comparison(short, str(tree.get("title", short)), task, tuple(variants))
+
+
+def with_seeds(comparison: Comparison, seeds: Sequence[int]) -> Comparison:
+    """Return a comparison in which all variants have these seeds, instead of their own."""
+    own = _check_seeds(list(seeds))
+    variants = tuple(replace(variant, seeds=own) for variant in comparison.variants)
+    return replace(comparison, variants=variants)
+
+
+def _name_scores(variant: Variant, task: Task) -> dict[str, str]:
+    known = [*(score.name for score in task.scores), *TIMES]
+    named = {key or task.primary.name: text for key, text in variant.paper.items()}
+    check_choices("score of the paper", named, known)
+    return named
 
 
 def _label_families(families: Mapping[Any, Any]) -> dict[Any, str]:
@@ -141,16 +161,23 @@ def _make_variant(
     options = dict(entry) if isinstance(entry, Mapping) else {"paper": entry}
     options.pop("baseline", None)
     paper = options.pop("paper", None)
+    printed = paper if isinstance(paper, Mapping) else {} if paper is None else {_PRIMARY: paper}
     return Variant(
         family=family,
         recipe=recipe,
         name=name,
         seeds=_check_seeds(options.pop("seeds", seeds)),
         options={**_named_options(name, bool(options)), **options},
-        # YAML reads 67.990 as a number; the paper prints three digits
-        paper=f"{paper:.3f}" if isinstance(paper, float | int) else paper,
+        paper={str(key): _show_printed(str(key), value) for key, value in printed.items()},
         baseline=name == baseline,
     )
+
+
+def _show_printed(key: str, value: Any) -> str:
+    """Return a number as the paper prints it: YAML reads 67.990 as a number without the zero."""
+    if not isinstance(value, float | int) or key in TIMES or round(value, 3) != value:
+        return str(value)
+    return f"{value:.3f}"
 
 
 def _check_seeds(seeds: Any) -> tuple[int, ...]:
@@ -171,6 +198,8 @@ def _named_options(name: str, described: bool) -> Tree:
         return {"n": int(learned[1])}
     if name in algebra.names() and name != BASELINE:
         return {"algebra": name}
+    if ":" in name:
+        return {"name": name}
     if name != BASELINE and not described:
         check_choices("variant", [name], [BASELINE, "n=2", "n=3", "n=4", *algebra.names()])
     return {}

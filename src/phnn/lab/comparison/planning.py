@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import hashlib
 import re
 import unicodedata
@@ -18,7 +19,12 @@ from phnn.lab.runs import Run, RunFolderError, check_folder
 LONGEST = 120  # bytes of the name of a folder, before its hash
 
 
-def plan(comparison: Comparison, out: Path, overrides: Mapping[str, Any]) -> list[Run]:
+def plan(
+    comparison: Comparison,
+    out: Path,
+    overrides: Mapping[str, Any],
+    roots: Mapping[str, Path] | None = None,
+) -> list[Run]:
     """Return the runs of a comparison: first every variant once, then the further seeds.
 
     Args:
@@ -26,6 +32,7 @@ def plan(comparison: Comparison, out: Path, overrides: Mapping[str, Any]) -> lis
         out: The folder for the folders of the runs.
         overrides: Options that replace those of every recipe. They cannot replace what makes the
             difference between the runs.
+        roots: The folder of each data set, by its name in the recipes, where they differ.
     """
     task = overrides.get("task", comparison.task.name)
     if task != comparison.task.name:
@@ -39,12 +46,65 @@ def plan(comparison: Comparison, out: Path, overrides: Mapping[str, Any]) -> lis
     runs: list[tuple[int, Run]] = []
     for variant in comparison.variants:
         own = {"model": variant.options}
-        recipe = build_recipe(merge(read_recipe(variant.recipe), own, overrides))
+        tree = merge(read_recipe(variant.recipe), own, overrides)
+        if ":" in variant.options.get("name", ""):  # the options of the recipe are its network's
+            tree["model"] = merge(variant.options, overrides.get("model", {}))
+        root = (roots or {}).get(tree.get("data", {}).get("name"))
+        recipe = build_recipe(tree if root is None else merge(tree, {"data": {"root": str(root)}}))
         names = {"family": variant.family, "variant": variant.name, "comparison": comparison.name}
         for order, seed in enumerate(variant.seeds):
             folder = out / "runs" / next(folders)
             runs.append((order, Run.make(folder, replace(recipe, seed=seed), **names)))
     return [run for _, run in sorted(runs, key=lambda pair: pair[0])]
+
+
+def choose(runs: Sequence[Run], only: Sequence[str] = (), shard: str | None = None) -> list[Run]:
+    """Return the runs that one process carries out.
+
+    Args:
+        runs: All runs of a comparison.
+        only: Patterns of families, of variants, or of both as "FAMILY VARIANT"; all by default.
+        shard: "3/20" for the third of twenty shares. Shares of the same runs never overlap.
+
+    Example:
+        >>> runs = [Run(Path(), "digits", f"n={n}", seed=0) for n in (2, 3, 4)]
+        >>> [run.variant for run in choose(runs, ["n=[24]"])]
+        ['n=2', 'n=4']
+        >>> [run.variant for run in choose(runs, shard="2/2")]
+        ['n=3']
+    """
+    chosen = [run for run in runs if not only or matches(run, only)]
+    if not chosen:
+        families, variants = ({getattr(run, key): None for run in runs} for key in _LABELS)
+        raise ValueError(
+            f"only={','.join(only)} matches no run; the families are {', '.join(families)}, the "
+            f"variants {', '.join(variants)}"
+        )
+    number, count = (1, 1) if shard is None else parse_shard(shard)
+    return chosen[number - 1 :: count]
+
+
+_LABELS = ("family", "variant")
+
+
+def matches(run: Run, patterns: Sequence[str]) -> bool:
+    """Return whether the recipe of a run, its variant, or both match one of some patterns."""
+    names = (run.family, run.variant, f"{run.family} {run.variant}")
+    return any(fnmatch.fnmatchcase(name, each) for name in names for each in patterns)
+
+
+def parse_shard(text: str) -> tuple[int, int]:
+    """Return the number of a share, from 1, and how many there are.
+
+    Example:
+        >>> parse_shard("3/20")
+        (3, 20)
+    """
+    found = re.fullmatch(r"(\d+)/(\d+)", text)
+    number, count = map(int, found.groups()) if found else (0, 0)
+    if not 1 <= number <= count:
+        raise ValueError(f"shard={text} must be a number and a count, such as 3/20, from 1/20 on")
+    return number, count
 
 
 def _check_differences(comparison: Comparison, overrides: Mapping[str, Any]) -> None:
@@ -55,9 +115,11 @@ def _check_differences(comparison: Comparison, overrides: Mapping[str, Any]) -> 
         given["seed"] = overrides["seed"]
     for name, value in given.items():
         if name == "seed" or name.removeprefix("model.") in own:
+            own_way = "Write your own comparison: a YAML file with seeds and families"
+            way = "Give --seeds" if name == "seed" else own_way
             raise ValueError(
                 f"{name}={value} cannot be given: the runs of the comparison {comparison.name} "
-                "differ in it. Write your own comparison: a YAML file with seeds and families"
+                f"differ in it. {way}"
             )
 
 

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -17,33 +17,56 @@ from filelock import Timeout
 
 from phnn.lab.files import lock
 from phnn.lab.recipe import build_recipe
-from phnn.lab.runs import FAILURE, Run, RunFolderError, check_folder
+from phnn.lab.runs import FAILURE, PROGRESS, Run, RunFolderError, check_folder
 
 LOG = "train.log"  # in the folder of a run
 END_SECONDS = 40.0  # for a run to end, which may first write a checkpoint
 POLL_SECONDS = 0.2
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+Watch = Callable[[dict[int, str]], None]  # how far each running run is, by its number
 
 
 @contextmanager
-def hold(out: Path) -> Iterator[None]:
+def hold(out: Path, shard: str | None = None) -> Iterator[None]:
     """Keep other comparisons out of a folder.
 
     Args:
         out: The folder of the results.
+        shard: The share of the runs, such as "3/20". Processes with other shares may use the
+            folder at the same time.
     """
     out.mkdir(parents=True, exist_ok=True)
+    name = ".lock" if shard is None else f".lock-{shard.replace('/', '-of-')}"
     try:
-        held = lock(out / ".lock", 0)
+        held = lock(out / name, 0)
     except Timeout:
+        what = "comparison" if shard is None else f"process with the share {shard}"
         raise RunFolderError(
-            f"another comparison is running in {out}; wait for it, or give another --out"
+            f"another {what} is running in {out}; wait for it, or give another --out"
         ) from None
     with held:
         yield
 
 
+def find_devices() -> tuple[str, ...]:
+    """Return the CUDA devices that this process may use, as children are told of them."""
+    import torch
+
+    count = torch.cuda.device_count()
+    named = [name for name in os.environ.get(VISIBLE, "").split(",") if name]
+    return tuple(named[:count] if named else map(str, range(count)))
+
+
 def run_all(
-    runs: Iterable[Run], jobs: int, report: Callable[[list[Run]], None], command: str = ""
+    runs: Iterable[Run],
+    jobs: int,
+    report: Callable[[list[Run]], None],
+    command: str = "",
+    watch: Watch | None = None,
+    *,
+    chosen: Iterable[Run] | None = None,
+    devices: Sequence[str] = (),
 ) -> list[Run]:
     """Carry out runs, each in its own process. Runs that have ended are not repeated.
 
@@ -51,31 +74,49 @@ def run_all(
 
     Args:
         runs: The runs.
-        jobs: How many run at once. One shows its progress; several write it to `train.log` in
-            their folders.
+        jobs: How many run at once. One shows its progress itself; the epochs of several are in
+            `train.log` in their folders.
         report: A function of all runs with their outcomes so far. It is called at the beginning
             and whenever a run has ended.
         command: The command for the results.
+        watch: Called several times a second with how far each of several runs is.
+        chosen: The runs to carry out; the others are looked at alone, as somebody else may carry
+            them out meanwhile. All of them by default.
+        devices: The CUDA devices, as `find_devices` returns them. Each job sees one of them alone;
+            without any, jobs see what this process sees.
 
     Returns:
         The runs with their outcomes.
     """
+    runs = list(runs)
+    folders = {run.folder for run in (runs if chosen is None else chosen)}
     known = [_read_outcome(run) for run in runs]
-    known = [run if run.result is not None else replace(run, error=None) for run in known]
-    waiting = deque(number for number, run in enumerate(known) if run.result is None)
+    known = [
+        replace(run, error=None) if run.result is None and run.folder in folders else run
+        for run in known
+    ]
+    waiting = deque(
+        number for number, run in enumerate(known) if run.result is None and run.folder in folders
+    )
     running: dict[int, subprocess.Popen[bytes]] = {}
+    places: dict[int, int] = {}  # of the jobs, each with its device
     report(known)
     pipe, own_end = os.pipe()  # its own end is closed when this process ends
     try:
         while waiting or running:
             while waiting and len(running) < jobs:
                 number = waiting.popleft()
-                running[number] = _start(known[number], command, pipe, visible=jobs == 1)
+                places[number] = min(set(range(jobs)) - {places[each] for each in running})
+                device = devices[places[number] % len(devices)] if devices else None
+                running[number] = _start(known[number], command, pipe, device, visible=jobs == 1)
             ended = [number for number, process in running.items() if process.poll() is not None]
             for number in ended:
                 code = running.pop(number).returncode
                 known[number] = _settle(known[number], code, has_log=jobs > 1)
+                known = [run if run.folder in folders else _read_outcome(run) for run in known]
                 report(known)
+            if watch is not None and jobs > 1:
+                watch({number: _read_progress(known[number]) for number in running})
             if not ended:
                 sleep(POLL_SECONDS)
     finally:  # after an interrupt, no run is left behind
@@ -96,15 +137,34 @@ def _await(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _start(run: Run, command: str, pipe: int, *, visible: bool) -> subprocess.Popen[bytes]:
+def _start(
+    run: Run, command: str, pipe: int, device: str | None, *, visible: bool
+) -> subprocess.Popen[bytes]:
     run.folder.mkdir(parents=True, exist_ok=True)
-    (run.folder / FAILURE).unlink(missing_ok=True)  # of an earlier attempt
+    for name in (FAILURE, PROGRESS):  # of an earlier attempt
+        (run.folder / name).unlink(missing_ok=True)
     names = {name: getattr(run, name) for name in ("comparison", "family", "variant")}
-    what = json.dumps({"recipe": run.recipe, "names": names, "command": command})
+    about = {"recipe": run.recipe, "names": names, "command": command, "visible": visible}
+    what = json.dumps(about)
     argv = [sys.executable, "-m", "phnn.lab.training", str(run.folder), what]
     # a session of its own: Ctrl-C is for this process, which then ends the runs
     with nullcontext() if visible else (run.folder / LOG).open("ab") as log:
-        return subprocess.Popen(argv, stdin=pipe, stdout=log, stderr=log, start_new_session=True)
+        return subprocess.Popen(
+            argv,
+            stdin=pipe,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            env=None if device is None else {**os.environ, VISIBLE: device},
+        )
+
+
+def _read_progress(run: Run) -> str:
+    """Return how far a run is, as it says itself."""
+    try:
+        return (run.folder / PROGRESS).read_text(encoding="utf-8") or "starting"
+    except OSError:  # it imports torch and Lightning
+        return "starting"
 
 
 def _read_outcome(run: Run) -> Run:
@@ -119,6 +179,7 @@ def _read_outcome(run: Run) -> Run:
 
 def _settle(run: Run, code: int, *, has_log: bool) -> Run:
     """Return a run whose process has ended, with its outcome."""
+    (run.folder / PROGRESS).unlink(missing_ok=True)
     ended = _read_outcome(run)
     if ended.result is not None or ended.error is not None:
         return ended

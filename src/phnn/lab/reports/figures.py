@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from phnn.lab.drawing import Picture, save_figure
 from phnn.lab.recipe import Tree
 from phnn.lab.reports.algebras import draw_learned
 from phnn.lab.reports.curves import draw_families
+from phnn.lab.reports.deviations import draw_deviations, find_datasets
 from phnn.lab.reports.kronecker import draw_kronecker
 from phnn.lab.reports.loader import CachingRunLoader
 from phnn.lab.reports.multiplication import draw_nested_tables, draw_tables
+from phnn.lab.reports.printed import draw_paper
 from phnn.lab.reports.results import Results, read_results
 from phnn.lab.reports.scores import draw_scores
 from phnn.lab.tasks.report import DataMissingError, Say, find_trained
@@ -19,25 +21,55 @@ from phnn.lab.tasks.task import resolve
 
 
 def draw_figures(
-    folder: Path | None, out: Path, overrides: Tree | None = None, say: Say | None = None
+    folders: Sequence[Path],
+    out: Path,
+    overrides: Tree | None = None,
+    say: Say | None = None,
+    *,
+    paper: bool = False,
 ) -> list[Path]:
     """Draw every figure for which there are results.
 
     Args:
-        folder: The folder of a comparison or a run; None for the figures that need no run.
+        folders: The folders of comparisons or runs; none for the figures that need no run. With
+            several, each has its figures in a folder of its own, beside those of all together.
         out: The folder of the figures.
         overrides: Parts of the recipes to replace, such as the folder of the data.
         say: Called with a message before each slow step, and for each missing figure.
+        paper: Whether to draw the paper's own numbers as well.
 
     Returns:
         The paths of the files.
     """
     say = say or (lambda text: None)
-    if folder is None:
-        pictures = _draw_rules()
-    else:
-        pictures = _draw_results(read_results(folder), CachingRunLoader(overrides), say)
+    written: list[Path] = []
+    found = [read_results(folder) for folder in folders]
+    for folder, results in zip(folders, found, strict=True):
+        own = out / folder.resolve().name if len(folders) > 1 else out
+        pictures = _draw_results(results, CachingRunLoader(overrides), say)
+        written += _save(pictures, own)
+    if paper:
+        written += _save(draw_paper(), out)
+    if len(folders) > 1:
+        written += _save(draw_together(found), out)
+    if not folders and not paper:
+        written += _save(_draw_rules(), out)
+    return written
+
+
+def _save(pictures: Iterator[Picture], out: Path) -> list[Path]:
     return [path for drawn in pictures for path in save_figure(drawn.figure, out, drawn.name)]
+
+
+def draw_together(found: Sequence[Results]) -> Iterator[Picture]:
+    """Yield the figures of several comparisons together, as the paper draws VGG and ResNet."""
+    summaries = [summary for results in found for summary in results.summaries]
+    for dataset, members in find_datasets(summaries).items():
+        yield Picture(
+            f"deviation-{dataset}",
+            draw_deviations(f"{dataset}, all networks", members),
+            "The area of a bubble is proportional to the standard deviation over the seeds.",
+        )
 
 
 def _draw_rules() -> Iterator[Picture]:

@@ -8,6 +8,7 @@ from phnn.lab import pages
 from phnn.lab.drawing import Picture
 from phnn.lab.pages import Section
 from phnn.lab.reports.bubbles import draw_bubbles
+from phnn.lab.reports.deviations import draw_deviations, find_datasets
 from phnn.lab.reports.results import Results
 from phnn.lab.reports.sizes import draw_sizes
 from phnn.lab.reports.successes import draw_successes, gather_contests
@@ -16,7 +17,7 @@ from phnn.lab.reports.tables import explain_columns, tabulate
 
 def show_table(results: Results) -> Section:
     """Return the section with the table."""
-    head, *rows = tabulate(results.summaries)
+    head, *rows = tabulate(results.summaries, with_recipe=False)
     explained = pages.paragraph(explain_columns(results.task, results.power))
     elements = [pages.table(head, rows), pages.fold("What the columns mean", explained)]
     return Section("results", "Results", elements)
@@ -39,6 +40,14 @@ def draw_scores(results: Results) -> Iterator[Picture]:
             draw_bubbles(f"Test {score.label} against parameters", results.summaries),
             f"The test {score.label} of each variant against its parameters. The area of a bubble "
             "is proportional to the parameters, bars show the standard deviation over the seeds.",
+        )
+    for dataset, members in find_datasets(known).items():
+        yield Picture(
+            f"deviation-{dataset}",
+            draw_deviations(f"{dataset}, all networks", members),
+            f"The test {score.label} on {dataset} against the parameters, all networks together, "
+            "as the paper draws it: the area of a bubble is proportional to the standard deviation "
+            "over the seeds.",
         )
     for family in dict.fromkeys(summary.family for summary in known):
         summaries = [summary for summary in results.summaries if summary.family == family]

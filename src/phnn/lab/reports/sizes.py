@@ -34,9 +34,9 @@ def draw_sizes(summaries: Sequence[Summary], title: str) -> Figure:
     left.set_xlabel("parameters")
     left.xaxis.set_major_formatter(EngFormatter())
     left.invert_yaxis()
-    files = right.barh(names, [summary.storage_mb or 0 for summary in known], color=colours)
-    right.bar_label(files, [f"{summary.storage_mb:.2f}" for summary in known], padding=3)
-    right.set_xlabel("saved file (MB)")
+    files = right.barh(names, [summary.storage_mib or 0 for summary in known], color=colours)
+    right.bar_label(files, [f"{summary.storage_mib:.2f}" for summary in known], padding=3)
+    right.set_xlabel("saved file (MiB)")
     for panel in (left, right):
         panel.margins(x=0.35)
         panel.xaxis.set_major_locator(MaxNLocator(4))

@@ -8,12 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
-from phnn.lab.comparison import Comparison
+from phnn.lab.comparison import TIMES, Comparison
 from phnn.lab.paper.emissions import POWER, estimate_co2
 from phnn.lab.runs import Run
 from phnn.lab.tasks import Score, Task, find_task
+from phnn.lab.tasks.task import resolve
 
-MEGABYTE = 10**6
+MEBIBYTE = 2**20
+OLD_MEGABYTE = 10**6  # in which older results have storage
 
 
 class Spread(NamedTuple):
@@ -43,13 +45,17 @@ class Summary:
         parameters_percent: The same in percent of the baseline's.
         conv_parameters: The number of parameters of the convolutions, where the task counts it.
         conv_parameters_percent: The same in percent of the baseline's.
-        storage_mb: The size of the saved file in megabytes.
+        storage_mib: The size of the saved file in MiB, as the paper has it.
         scores: The scores on the test split, by name; empty before a run has ended.
-        paper: The paper's primary score, as printed.
+        validation: The validation score of the tested epoch; None without a validation split.
+        validation_name: What the validation score is.
+        paper: What the paper prints: scores by name, and times as `Variant` has them.
+        options: The options of the learner that tables of this task name.
         p_value: The p-value of a paired t-test of the primary score against the baseline; None
             where it is undefined.
         train_seconds_per_100: Seconds for 100 iterations, mean over an epoch and the seeds.
         train_seconds_per_100_std: The standard deviation over the iterations of an epoch.
+        val_seconds: Seconds for an iteration on the validation split.
         test_seconds: Seconds for the test split.
         hours: Hours of training, all seeds together.
         energy_kwh: Energy measured by codecarbon, all seeds together.
@@ -68,12 +74,16 @@ class Summary:
     parameters_percent: float | None = None
     conv_parameters: int | None = None
     conv_parameters_percent: float | None = None
-    storage_mb: float | None = None
+    storage_mib: float | None = None
     scores: Mapping[str, Spread] = field(default_factory=dict)
-    paper: str | None = None
+    validation: Spread | None = None
+    validation_name: str | None = None
+    paper: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
     p_value: float | None = None
     train_seconds_per_100: float | None = None
     train_seconds_per_100_std: float | None = None
+    val_seconds: float | None = None
     test_seconds: float | None = None
     hours: float | None = None
     energy_kwh: float | None = None
@@ -87,13 +97,23 @@ class Summary:
         return self.scores.get(self.task.primary.name)
 
     def to_row(self) -> dict[str, Any]:
-        """Return the summary for files: the task by its name, each score as NAME and NAME_std."""
+        """Return the summary for files: the task by its name, each score as NAME and NAME_std.
+
+        The paper's primary score is `paper`, its other numbers are `paper_NAME`.
+        """
         row: dict[str, Any] = {}
         for name in (f.name for f in fields(self)):
             if name == "scores":
                 for score in self.task.scores:
                     spread = self.scores.get(score.name, (None, None))
                     row[score.name], row[f"{score.name}_std"] = spread
+            elif name == "validation":
+                row[name], row[f"{name}_std"] = self.validation or (None, None)
+            elif name == "paper":
+                for column, key in _paper_columns(self.task).items():
+                    row[column] = self.paper.get(key)
+            elif name == "options":
+                row |= {option: self.options.get(option) for option in self.task.shown}
             else:
                 row[name] = getattr(self, name)
         return {**row, "task": self.task.name}
@@ -107,8 +127,28 @@ class Summary:
             for score in task.scores
             if row[score.name] is not None
         }
-        plain = {f.name: row[f.name] for f in fields(cls) if f.name != "scores"}
-        return cls(**{**plain, "task": task, "seeds": tuple(row["seeds"]), "scores": scores})
+        plain = {f.name: row[f.name] for f in fields(cls) if f.name in row}
+        printed = {key: row.get(column) for column, key in _paper_columns(task).items()}
+        if row.get("validation") is not None:
+            plain["validation"] = Spread(row["validation"], row["validation_std"])
+        if row.get("storage_mb") is not None:  # from before tables had the paper's unit
+            plain["storage_mib"] = row["storage_mb"] * OLD_MEGABYTE / MEBIBYTE
+        return cls(
+            **{
+                **plain,
+                "task": task,
+                "seeds": tuple(row["seeds"]),
+                "scores": scores,
+                "paper": {key: text for key, text in printed.items() if text is not None},
+                "options": {name: row[name] for name in task.shown if row.get(name) is not None},
+            }
+        )
+
+
+def _paper_columns(task: Task) -> dict[str, str]:
+    """Return the names of the columns with the paper's numbers, and what they are."""
+    others = [*(score.name for score in task.scores[1:]), *TIMES]
+    return {"paper": task.primary.name, **{f"paper_{name}": name for name in others}}
 
 
 def summarize(comparison: Comparison, runs: Sequence[Run], power: float = POWER) -> list[Summary]:
@@ -144,7 +184,7 @@ def summarize_variant(
     runs: Sequence[Run],
     *,
     baseline: Sequence[Run] = (),
-    paper: str | None = None,
+    paper: Mapping[str, str] | None = None,
     power: float = POWER,
 ) -> Summary:
     """Return the summary of a variant.
@@ -155,13 +195,13 @@ def summarize_variant(
         variant: The network.
         runs: The runs of the variant.
         baseline: The runs of the variant to compare with.
-        paper: The paper's primary score, as printed.
+        paper: What the paper prints, see `Summary`.
         power: The power of the hardware in watts, for the paper's estimate of CO2.
     """
     by_seed, others = _collect_results(runs), _collect_results(baseline)
     failed = sum(run.status == "failed" for run in runs)
     waiting = sum(run.status == "waiting" for run in runs)
-    summary = Summary(family, variant, task, tuple(by_seed), failed, waiting, paper=paper)
+    summary = Summary(family, variant, task, tuple(by_seed), failed, waiting, paper=paper or {})
     if not by_seed:
         return summary
     results = list(by_seed.values())
@@ -173,13 +213,16 @@ def summarize_variant(
         parameters_percent=_percent(first, whole, "parameters"),
         conv_parameters=first.get("conv_parameters"),
         conv_parameters_percent=_percent(first, whole, "conv_parameters"),
-        storage_mb=first["storage_bytes"] / MEGABYTE,
+        storage_mib=first["storage_bytes"] / MEBIBYTE,
         scores={score.name: _spread(by_seed, score) for score in task.scores},
+        **_summarize_validation(task, results),
+        options=_find_options(task, first),
         p_value=paired_p_value(
             _get_scores(by_seed, task.primary), _get_scores(others, task.primary)
         ),
         train_seconds_per_100=_mean(results, "train_seconds_per_100"),
         train_seconds_per_100_std=_mean(results, "train_seconds_per_100_std"),
+        val_seconds=_mean(results, "val_seconds"),
         test_seconds=_mean(results, "test_seconds"),
         hours=seconds / 3600,
         energy_kwh=_total(results, "energy_kwh"),
@@ -209,8 +252,29 @@ def _percent(part: Mapping[str, Any], whole: Mapping[str, Any], key: str) -> flo
 
 
 def _mean(results: Sequence[dict[str, Any]], key: str) -> float | None:
-    values = [result[key] for result in results if result[key] is not None]
+    values = [result[key] for result in results if result.get(key) is not None]
     return statistics.mean(values) if values else None
+
+
+def _summarize_validation(task: Task, results: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the validation score that chose the tested epochs, where all runs have one."""
+    names = [key for key in results[0] if key.startswith("val_") and key != "val_seconds"]
+    if not names or any(result.get(names[0]) is None for result in results):
+        return {}
+    name = names[0].removeprefix("val_")
+    scale = next((score.scale for score in task.scores if score.name == name), 1)
+    values = [scale * result[names[0]] for result in results]
+    std = statistics.stdev(values) if len(values) > 1 else None
+    return {"validation": Spread(statistics.mean(values), std), "validation_name": name}
+
+
+def _find_options(task: Task, result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of the learner that tables name; older results have the defaults."""
+    if not task.shown or task.learner_options is None:
+        return {}
+    given = (result.get("recipe") or {}).get("learner") or {}
+    options = resolve(task.learner_options)(**given)
+    return {name: getattr(options, name) for name in task.shown}
 
 
 def _total(results: Sequence[dict[str, Any]], key: str) -> float | None:

@@ -22,10 +22,12 @@ class Data(ABC):
     Attributes:
         rank: The number of this process among those that train together.
         world_size: How many processes train together.
+        global_batch: Whether batch sizes are those of all processes together.
     """
 
     rank = 0
     world_size = 1
+    global_batch = False
 
     @abstractmethod
     def setup(self) -> None:
@@ -67,5 +69,17 @@ class Data(ABC):
         """
 
     def share(self, plan: Plan) -> Plan:
-        """Return a plan for the share of this process."""
-        return replace(plan, rank=self.rank, world_size=self.world_size)
+        """Return a plan for the share of this process.
+
+        Raises:
+            ValueError: The processes cannot share a training batch equally.
+        """
+        size = plan.batch_size
+        if self.global_batch:
+            if plan.shuffle and size % self.world_size:
+                raise ValueError(
+                    f"{self.world_size} processes cannot share batch_size={size} equally; give a "
+                    f"multiple of {self.world_size}, or global_batch=False for batches per process"
+                )
+            size = -(-size // self.world_size)
+        return replace(plan, batch_size=size, rank=self.rank, world_size=self.world_size)

@@ -17,6 +17,7 @@ from phnn.conversion.specs import find_changes
 from phnn.lab.recipe import Recipe
 from phnn.lab.seeds import derive_seed
 from phnn.lab.tasks.imitation import relative_error, stop_dropout
+from phnn.lab.tasks.networks import OwnNetwork
 from phnn.lab.tasks.optimization import NonFiniteLossError, make_optimizer, make_schedule
 from phnn.lab.tasks.scores import Scores
 from phnn.models import Network, create_model
@@ -46,7 +47,7 @@ class Learner(lightning.LightningModule, ABC):
 
     def __init__(
         self,
-        model: Network,
+        model: Network | OwnNetwork,
         recipe: Recipe,
         metadata: Mapping[str, Any],
         metrics: Mapping[str, Metric],
@@ -194,6 +195,8 @@ class Learner(lightning.LightningModule, ABC):
 
     def _changed_layers(self) -> dict[str, Any]:
         """Return the layers of a converted network that differ from its config."""
+        if isinstance(self.model, OwnNetwork):
+            return {}
         with torch.device("meta"):
             plain = create_model(**self.model.config)
         changes = find_changes(plain, self.model)

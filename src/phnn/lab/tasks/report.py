@@ -47,10 +47,14 @@ Say = Callable[[str], None]  # called with a message before each slow step
 
 
 def find_trained(runs: Sequence[Run]) -> list[Run]:
-    """Return one finished run of each variant, the first with a saved network."""
+    """Return one finished run of each variant, the first with a saved network.
+
+    Networks of the user are left out: no file tells how to build them.
+    """
     first: dict[tuple[str, str], Run | None] = {(run.family, run.variant): None for run in runs}
     for run in runs:
-        if first[run.family, run.variant] is None and run.result is not None and run.has_model:
+        usable = run.result is not None and run.has_model and not run.is_own
+        if first[run.family, run.variant] is None and usable:
             first[run.family, run.variant] = run
     return [run for run in first.values() if run is not None]
 

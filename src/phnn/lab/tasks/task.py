@@ -102,6 +102,8 @@ class Task:
         picture: A function that draws the detail of an answer as a figure.
         sections: A function that yields the sections of a report that only this task has.
         figures: A function that yields the figures that only this task has.
+        shown: The options of the learner that every table names.
+        timed: For how many iterations a table has the training time, as the paper's tables do.
         note: What readers of a table have to know to compare it with the paper.
     """
 
@@ -120,6 +122,8 @@ class Task:
     picture: Reference | None = None
     sections: Reference | None = None
     figures: Reference | None = None
+    shown: tuple[str, ...] = ()
+    timed: int = 100
     note: str = ""
 
     @property

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from phnn._functions import call_function
+from phnn._functions import call_function, find_function
 from phnn._names import check_choices
 from phnn.io import load
 from phnn.lab.recipe import Recipe
 from phnn.lab.seeds import derive_seed
 from phnn.lab.tasks.data import Data
+from phnn.lab.tasks.networks import is_own, make_network
 from phnn.lab.tasks.registry import find_task
 from phnn.lab.tasks.task import Task, resolve
 from phnn.models import Network, create_model
@@ -40,12 +41,12 @@ def check_recipe(recipe: Recipe) -> None:
     _check_learner(task, recipe)
     if "name" not in recipe.model:
         raise ValueError("the recipe names no network; give --model.name, such as resnet20")
-    with torch.device("meta"):
-        model = create_model(**recipe.model)
-    if task.check_network is not None:
-        resolve(task.check_network)(model)
+    _check_network(task, recipe)
     if recipe.start is not None and not Path(recipe.start).exists():
         raise FileNotFoundError(f"there is no file {recipe.start} to start from")
+    root = recipe.data.get("root")
+    if isinstance(root, str | Path) and not Path(root).expanduser().exists():
+        raise FileNotFoundError(f"there is no folder {root} with the data; see --data.root")
     teacher = recipe.distill
     if teacher is not None and not _is_function(teacher) and not Path(teacher).exists():
         raise FileNotFoundError(
@@ -55,6 +56,21 @@ def check_recipe(recipe: Recipe) -> None:
     package = recipe.trainer.logger
     if package in ("wandb", "mlflow") and importlib.util.find_spec(package) is None:
         raise ValueError(f"trainer.logger={package} needs a package: pip install {package}")
+
+
+def _check_network(task: Task, recipe: Recipe) -> None:
+    if is_own(recipe.model["name"]):
+        find_function(recipe.model["name"])
+        if recipe.start is not None:
+            raise ValueError(
+                f"start={recipe.start} is for networks of the zoo; {recipe.model['name']} can load "
+                "weights itself"
+            )
+        return
+    with torch.device("meta"):
+        model = create_model(**recipe.model)
+    if task.check_network is not None:
+        resolve(task.check_network)(model)
 
 
 def _check_learner(task: Task, recipe: Recipe) -> None:
@@ -90,7 +106,7 @@ def build_learner(recipe: Recipe, data: Data) -> Learner:
     """
     torch.manual_seed(derive_seed(recipe.seed))
     task = find_task(recipe.task)
-    model = create_model(**{**resolve(task.network_options)(data), **recipe.model})
+    model = make_network(resolve(task.network_options)(data), recipe.model)
     if task.prepare_network is not None:
         resolve(task.prepare_network)(model, data)
     if recipe.start is not None:
@@ -149,9 +165,12 @@ def _start_from(start: str, model: Network) -> Network:
     assert isinstance(saved, Network)  # load builds networks of the zoo when it is given no model
     for key, value in model.config.items():
         if key not in _NEW_AT_START and saved.config[key] != value:
+            own = saved.config[key]
+            hint = f"leave --model.{key} out" if own is None else f"give --model.{key} {own}"
+            shown = "none" if own is None else own
             raise ValueError(
-                f"{start} holds a network with {key}={saved.config[key]}, the recipe has "
-                f"{key}={value}; give --model.{key} {saved.config[key]}"
+                f"{start} holds another network than the recipe: its {key} is {shown}, not "
+                f"{value}; {hint}"
             )
     if saved.config["num_classes"] != model.config["num_classes"]:
         saved.reset_classifier(model.config["num_classes"])

@@ -86,6 +86,40 @@ class Clock(Callback):
         self.processor = state.get("processor", 0.0)  # not in older checkpoints
 
 
+class ValidationClock(Callback):
+    """Measure an iteration on the validation split: reading, computing, everything.
+
+    Attributes:
+        mean: Seconds of an iteration, over the last validation; None before the first.
+    """
+
+    def __init__(self) -> None:
+        self.mean: float | None = None
+        self._began = 0.0
+        self._count = 0
+
+    def on_validation_epoch_start(self, *args: Any) -> None:
+        """Start the clock."""
+        self._began, self._count = time.perf_counter(), 0
+
+    def on_validation_batch_end(self, *args: Any) -> None:
+        """Count an iteration."""
+        self._count += 1
+
+    def on_validation_epoch_end(self, *args: Any) -> None:
+        """Stop the clock."""
+        if self._count:
+            self.mean = (time.perf_counter() - self._began) / self._count
+
+    def state_dict(self) -> dict[str, float | None]:
+        """Return what a resumed run needs."""
+        return {"mean": self.mean}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from an earlier part of the run."""
+        self.mean = state["mean"]
+
+
 class TestClock(Callback):
     """Measure the test alone, without reading data and starting processes."""
 

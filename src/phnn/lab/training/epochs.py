@@ -48,9 +48,14 @@ class MetricsFile:
                 writer.writerows(kept)
 
     def append(self, row: dict[str, Any]) -> None:
-        """Add a row and wait until it is on the disk."""
+        """Add a row and wait until it is on the disk.
+
+        What an epoch lacks is nan: the last one, if it was cut short, has no validation.
+        """
+        known = self.read()
+        columns = list(known[0]) if known else list(row)
         with self.path.open("a", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, list(row))
+            writer = csv.DictWriter(file, columns, restval="nan")
             if file.tell() == 0:
                 writer.writeheader()
             writer.writerow(row)

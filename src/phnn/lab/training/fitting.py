@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -9,17 +10,21 @@ import lightning
 import torch
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
+from phnn._screen import Screen
 from phnn.io import save
+from phnn.lab.ranks import is_first_process
 from phnn.lab.recipe import Recipe
 from phnn.lab.runs import METRICS, MODEL, public
 from phnn.lab.stopping import Stoppable, Stopped
 from phnn.lab.tasks.data import Data
 from phnn.lab.tasks.learner import Learner
+from phnn.lab.tasks.networks import unwrap
 from phnn.lab.training.build import build_data, build_learner
 from phnn.lab.training.checkpoints import Keeper
-from phnn.lab.training.clock import Clock, TestClock
+from phnn.lab.training.clock import Clock, TestClock, ValidationClock
 from phnn.lab.training.energy import EnergyMeter
 from phnn.lab.training.epochs import EpochLog
+from phnn.lab.training.progress import RunProgress, describe_run
 from phnn.lab.training.provenance import describe_environment
 from phnn.lab.training.sealing import check, choose
 from phnn.lab.training.trainer import (
@@ -33,14 +38,14 @@ from phnn.lab.training.trainer import (
 LOG_STEPS = 50  # between two points of the logger's curves
 
 
-def fit(recipe: Recipe, out: Path, stop: Stoppable, *, progress: bool) -> dict[str, Any]:
+def fit(recipe: Recipe, out: Path, stop: Stoppable, screen: Screen | None) -> dict[str, Any]:
     """Train and test the network of a recipe; save it.
 
     Args:
         recipe: What to run.
         out: The folder of the run. A checkpoint there is continued.
         stop: The signals that may end the training.
-        progress: Whether to show a progress bar.
+        screen: Where to show how far it is; None for nowhere.
 
     Returns:
         The result; nothing in processes other than the first of a run.
@@ -49,9 +54,13 @@ def fit(recipe: Recipe, out: Path, stop: Stoppable, *, progress: bool) -> dict[s
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     with calm_lightning():
+        if screen is not None:
+            screen.phase("reading the data")
         data = build_data(recipe)
         learner = build_learner(recipe, data)
-        clock = Clock()
+        if screen is not None and is_first_process():
+            screen.say(*describe_run(learner, data, out))
+        clock, validation_clock = Clock(), ValidationClock()
         log = EpochLog(out / METRICS, clock)
         keeper = Keeper(out, log, stop, options.checkpoint_steps, options.checkpoint_minutes)
         has_validation = bool(data.val_dataloader())
@@ -60,17 +69,21 @@ def fit(recipe: Recipe, out: Path, stop: Stoppable, *, progress: bool) -> dict[s
                 f"trainer.early_stopping={options.early_stopping} needs a validation split; give "
                 "--data.validation, or leave it out"
             )
-        processes = options.devices * options.num_nodes
+        # the loader does not know the other processes yet
+        shares = getattr(data, "global_batch", False)  # a data module of Lightning has none
+        processes = 1 if shares else options.devices * options.num_nodes
         steps = -(-len(data.train_dataloader()) // processes)
+        total = min(steps * options.max_epochs, options.max_steps or math.inf)
         trainer = make_trainer(
             options,
             callbacks=[
                 clock,
+                validation_clock,
                 log,
-                *make_callbacks(options, learner, steps * options.max_epochs),
+                *make_callbacks(options, learner, int(total)),
                 keeper,
+                *([] if screen is None else [RunProgress(screen, log)]),
             ],
-            progress=progress,
             logger=make_logger(options, out),
             log_every_n_steps=min(LOG_STEPS, steps),
             limit_val_batches=1.0 if has_validation else 0,
@@ -95,11 +108,13 @@ def fit(recipe: Recipe, out: Path, stop: Stoppable, *, progress: bool) -> dict[s
         if keeper.best_epoch is not None:
             check(keeper.best)
             learner.load_weights(torch.load(keeper.best, weights_only=True, map_location="cpu"))
+        if screen is not None:
+            screen.phase("testing")
         scores = test(learner, data, trainer)
         if not trainer.is_global_zero:
             return {}
         described = recipe.describe()
-        saved = save(learner.model, out / MODEL, metadata={**learner.metadata, **described})
+        saved = save(unwrap(learner.model), out / MODEL, metadata={**learner.metadata, **described})
         return {
             "model": learner.model.config,
             **described,
@@ -114,6 +129,7 @@ def fit(recipe: Recipe, out: Path, stop: Stoppable, *, progress: bool) -> dict[s
             "train_processor_seconds": clock.processor,
             "train_seconds_per_100": clock.mean and 100 * clock.mean,
             "train_seconds_per_100_std": clock.std and 100 * clock.std,
+            "val_seconds": validation_clock.mean,
             **energy,
             "resumed": resumed,
             **describe_environment(trainer),

@@ -31,6 +31,8 @@ class ImageData(Data):
         name: "digits", "cifar10", "cifar100", "svhn", "imagenet" or a hub name; see `load_images`.
         root: A local folder to read instead of the hub.
         batch_size: Images per process per training step.
+        global_batch: Whether batch sizes are those of all processes together instead, so that a
+            recipe trains the same on any number of devices.
         eval_batch_size: Images per process per evaluation step; batch_size by default.
         augment: Names of augmentations for training: "crop" or "shift", "flip" or
             "alternating_flip", "resized_crop".
@@ -45,8 +47,9 @@ class ImageData(Data):
         seed: The seed of the splits, the order and the augmentation.
         drop_last: Leave out the last training batch when it is not full.
         streaming: Decode as needed instead of loading everything; by default for ImageNet alone.
-            Training then sees random pieces of 160 pixels and evaluation central squares of 224,
-            or both image_size.
+            Training then sees whole images, resized to 160 pixels, and evaluation central squares
+            of 224, or both image_size. With the augmentation resized_crop, training sees random
+            pieces, cut from the image as it is stored.
     """
 
     in_channels = 3
@@ -66,6 +69,7 @@ class ImageData(Data):
         seed: int = 0,
         drop_last: bool = False,
         streaming: bool | None = None,
+        global_batch: bool = False,
     ) -> None:
         check_name(name, root)
         check_corrupt(corrupt)
@@ -82,6 +86,10 @@ class ImageData(Data):
                 "270°; leave flips out with rotations"
             )
         alternating = find_alternating(augment)
+        opening: Callable[..., Splits] = load_splits
+        if streaming:  # pieces are cut from images as they are stored, not from resized ones
+            opening = partial(stream_splits, random_crop="resized_crop" in augment)
+            augment = tuple(name for name in augment if name != "resized_crop")
         if streaming and alternating:
             raise ValueError(
                 "augment=alternating_flip needs images in memory, each with a fixed index; give "
@@ -97,7 +105,7 @@ class ImageData(Data):
         )
         self._eval_plan = Plan(batch_size if eval_batch_size is None else eval_batch_size, seed)
         self._open: Callable[[], Splits] = partial(
-            stream_splits if streaming else load_splits,
+            opening,
             name,
             root,
             validation=validation,
@@ -109,6 +117,7 @@ class ImageData(Data):
         )
         self.name = name
         self.batch_size = batch_size
+        self.global_batch = global_batch
         self.augment = tuple(augment)
         self._opened: tuple[Splits, Description, Normalize] | None = None
 

@@ -89,6 +89,8 @@ def read_or_skip(encoded: Encoded, corrupt: Corrupt, skipped: list[str]) -> Imag
         corrupt: Whether to raise or to skip.
         skipped: The list for "name: reason".
     """
+    if isinstance(encoded.content, np.ndarray):
+        return Image.fromarray(encoded.content)
     try:
         return read_image(encoded.content, encoded.name)
     except CorruptImageError as error:

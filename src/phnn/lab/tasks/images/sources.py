@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from phnn._names import suggest
 from phnn.lab.tasks.images.known import KNOWN
 
@@ -23,12 +26,12 @@ class Encoded:
 
     Attributes:
         name: What to call it in a message.
-        content: Its bytes, or the file that holds them.
+        content: Its bytes, the file that holds them, or its pixels, uint8 (height, width, 3).
         label: The index of its class; -1 where the source does not tell.
     """
 
     name: str
-    content: bytes | Path
+    content: bytes | Path | npt.NDArray[np.uint8]
     label: int
 
 
@@ -68,7 +71,9 @@ class Source(Protocol):
 def open_source(name: str, root: str | Path | None) -> Source:
     """Return the source that the name of a data set and an optional local folder stand for."""
     from phnn.lab.tasks.images.folders import ClassFolders
-    from phnn.lab.tasks.images.tables import HubSource, TableFolder
+    from phnn.lab.tasks.images.stored import find_cifar, find_svhn
+    from phnn.lab.tasks.images.tables import HubSource, TableFolder, find_configurations
+    from phnn.lab.tasks.images.tars import TRAIN, ImageNetArchives, TarShards
 
     known = KNOWN.get(name)
     splits = known.splits if known else {}
@@ -79,7 +84,16 @@ def open_source(name: str, root: str | Path | None) -> Source:
     if not folder.is_dir():
         hint = suggest(folder.name, (p.name for p in folder.parent.glob("*") if p.is_dir()))
         raise FileNotFoundError(f"root={str(root)!r} is not a folder; {hint}see load_images")
-    if any(p.suffix in TABLE_SUFFIXES for p in folder.rglob("*")):
+    own = find_cifar(folder) or find_svhn(folder)
+    if own is not None:
+        return own
+    if (folder / TRAIN).is_file():
+        return ImageNetArchives(folder)
+    suffixes = {p.suffix for p in folder.rglob("*") if p.suffix in TABLE_SUFFIXES}
+    if suffixes == {".tar"}:
+        return TarShards(folder, splits)
+    if suffixes:
+        find_configurations(folder)
         return TableFolder(folder, splits)
     return ClassFolders(folder, splits)
 
@@ -97,8 +111,16 @@ def find_use(split: str, renamed: Mapping[str, str]) -> str | None:
 
 def fingerprint_folder(folder: Path, splits: Mapping[str, str]) -> str:
     """Return a hash of the names, sizes and times of the files in a folder."""
-    digest = hashlib.sha256(f"{folder.resolve()}\0{sorted(splits.items())}\0".encode())
-    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
+    files = sorted(p for p in folder.rglob("*") if p.is_file())
+    return fingerprint_files(folder, files, splits)
+
+
+def fingerprint_files(
+    folder: Path, files: Iterable[Path], splits: Mapping[str, str] | None = None
+) -> str:
+    """Return a hash of the names, sizes and times of files in a folder, and of their use."""
+    digest = hashlib.sha256(f"{folder.resolve()}\0{sorted((splits or {}).items())}\0".encode())
+    for path in files:
         stat = path.stat()
         entry = f"{path.relative_to(folder).as_posix()}\0{stat.st_size}\0{stat.st_mtime_ns}\0"
         digest.update(entry.encode())

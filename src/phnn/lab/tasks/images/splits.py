@@ -82,6 +82,7 @@ class StreamSplits:
     rows: Mapping[str, Rows]
     train_size: int
     corrupt: Corrupt
+    random_crop: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -89,13 +90,17 @@ class StreamSplits:
         return tuple(self.rows)
 
     def batches(self, split: str, plan: Plan) -> ImageBatches:
-        """Return batches that threads decode: random pieces for training, else central squares."""
+        """Return batches that threads decode.
+
+        Training sees whole images, resized, or random pieces of them; else central squares.
+        """
         training = split == "train"
         return StreamBatches(
             self.rows[split],
             plan,
             image_size=self.train_size if training else self.description.image_size[0],
-            random_crop=training,
+            random_crop=training and self.random_crop,
+            whole=training and not self.random_crop,
             crop=self.description.crop,
             corrupt=self.corrupt,
         )
@@ -139,8 +144,12 @@ def stream_splits(
     rotations: bool,
     corrupt: Corrupt,
     seed: int,
+    random_crop: bool = False,
 ) -> StreamSplits:
-    """Open a data set for streaming; the arguments are those of `ImageData`."""
+    """Open a data set for streaming; the arguments are those of `ImageData`.
+
+    With `random_crop`, training sees random pieces, cut when images are decoded.
+    """
     del seed  # the order is the plan's
     constants = _normalisation(name)
     if constants is None or limit is not None or rotations:
@@ -164,7 +173,8 @@ def stream_splits(
         )
     size = image_size or STREAM_EVAL_SIZE
     description = Description(opened.classes, (size, size), STREAM_CROP, *constants)
-    return StreamSplits(description, rows, image_size or STREAM_TRAIN_SIZE, corrupt)
+    train_size = image_size or STREAM_TRAIN_SIZE
+    return StreamSplits(description, rows, train_size, corrupt, random_crop)
 
 
 def _normalisation(name: str) -> tuple[tuple[float, ...], tuple[float, ...]] | None:

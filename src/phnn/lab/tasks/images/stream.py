@@ -41,7 +41,9 @@ class StreamBatches(ImageBatches):
         rows: The encoded images.
         plan: How they are cut into batches.
         image_size: The side of the images.
-        random_crop: Cut a random piece (training), or else the central square of side `crop`.
+        random_crop: Cut a random piece, for training.
+        whole: Resize whole images, whatever their shape. Otherwise the central square of side
+            `crop` is cut.
         crop: The side of the central square, as a fraction of the shorter side.
         corrupt: Whether an image that cannot be decoded raises, or is skipped.
         threads: The number of threads that decode.
@@ -57,6 +59,7 @@ class StreamBatches(ImageBatches):
         *,
         image_size: int,
         random_crop: bool = False,
+        whole: bool = False,
         crop: float = 1.0,
         corrupt: Corrupt = "raise",
         threads: int = 8,
@@ -66,6 +69,7 @@ class StreamBatches(ImageBatches):
         self.rows = rows
         self.image_size = image_size
         self.random_crop = random_crop
+        self.whole = whole
         self.crop = crop
         self.corrupt = corrupt
         self.threads = threads
@@ -103,6 +107,9 @@ class StreamBatches(ImageBatches):
             return None
         if self.random_crop:
             image = _cut_piece(image, self.image_size, self.plan.seed, self.epoch, position)
+        elif self.whole:
+            side = (self.image_size, self.image_size)
+            image = image.resize(side, Image.Resampling.BILINEAR)
         else:
             image = fit(image, (self.image_size, self.image_size), self.crop)
         return torch.from_numpy(np.array(image)).permute(2, 0, 1), encoded.label

@@ -17,6 +17,7 @@ from phnn.lab.tasks.images.sources import (
     find_use,
     fingerprint_folder,
 )
+from phnn.lab.tasks.images.stored import refuse_several
 
 SHUFFLE_BUFFER = 10_000  # rows held while a stream is shuffled: about 1 GB of ImageNet's JPEG bytes
 
@@ -133,6 +134,20 @@ class TableFolder:
                     parquet.read_metadata(file)
                 except (OSError, ArrowException) as error:
                     raise ValueError(f"{file} is damaged, or not parquet: {error}") from error
+
+
+def find_configurations(folder: Path) -> None:
+    """Raise a ValueError when folders below this one hold the same splits of several data sets.
+
+    The hub keeps SVHN so: cropped_digits and full_numbers, each with train and test files.
+    """
+    splits: dict[str, set[str]] = {}
+    for file in folder.rglob("*"):
+        parts = file.relative_to(folder).parts
+        if file.suffix in TABLE_SUFFIXES and len(parts) > 1 and parts[0].lower() not in SPLIT_NAMES:
+            splits.setdefault(parts[0], set()).add(file.stem.partition("-")[0])
+    if len(splits) > 1 and set.intersection(*splits.values()):
+        refuse_several(folder, [folder / name for name in sorted(splits)])
 
 
 def _open_tables(name: str, tables: Mapping[str, Any], renamed: Mapping[str, str]) -> Opened:

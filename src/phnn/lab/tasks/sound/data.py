@@ -58,6 +58,8 @@ class SoundData(Data):
         magnitudes: "linear" as in the paper, or "log", from which networks learn faster.
         rule: Which frames an event is in, "reference" or "plain"; see `find_frames`.
         batch_size: Segments per process per training step.
+        global_batch: Whether batch sizes are those of all processes together instead, so that a
+            recipe trains the same on any number of devices.
         eval_batch_size: Recordings per process per evaluation step; by default batch_size, or 1
             with segments.
         validation: The fraction of the training recordings that is used for validation; 0 for no
@@ -97,6 +99,7 @@ class SoundData(Data):
         segment: float | None = None,
         dtype: Dtype = "float32",
         cache: str | Path | None = None,
+        global_batch: bool = False,
     ) -> None:
         check_order(order)
         check_rule(rule)
@@ -122,6 +125,7 @@ class SoundData(Data):
             raise ValueError(f"classes={list(classes)} must be different names, at least one")
         self.name = name
         self.batch_size = batch_size
+        self.global_batch = global_batch
         self.phase = phase
         self.segment = segment
         self._root = root

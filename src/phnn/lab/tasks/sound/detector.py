@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from phnn.lab.recipe import Recipe
 from phnn.lab.tasks.learner import Learner
 from phnn.lab.tasks.sound.metrics import SoundEventScores
-from phnn.models import Network
+from phnn.lab.tasks.sound.options import DetectorOptions
+from phnn.models import Network, SEDnet
 
 
 class Detector(Learner):
@@ -29,9 +30,10 @@ class Detector(Learner):
     lower_is_better = True
 
     def __init__(self, model: Network, recipe: Recipe, metadata: Mapping[str, Any]) -> None:
-        if not model.config["logits"]:
+        if not model.config.get("logits", True):
             raise ValueError("a detector is trained on logits; leave --model.logits at true")
-        scores = SoundEventScores(overlaps=metadata["overlaps"])
+        counting = DetectorOptions(**recipe.learner).counting
+        scores = SoundEventScores(counting, metadata["overlaps"])
         super().__init__(model, recipe, metadata, {"events": scores})
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -44,8 +46,8 @@ class Detector(Learner):
 
     def count_parameters(self) -> dict[str, int]:
         """Return the size of the network, and that of its convolutions, which the paper prints."""
-        convolutions = self.model.get_submodule("cnn").parameters()
-        return {
-            **super().count_parameters(),
-            "conv_parameters": sum(p.numel() for p in convolutions),
-        }
+        counts = super().count_parameters()
+        if isinstance(self.model, SEDnet):
+            convolutions = self.model.get_submodule("cnn").parameters()
+            counts["conv_parameters"] = sum(p.numel() for p in convolutions)
+        return counts

@@ -6,6 +6,7 @@ from typing import Any
 
 from phnn.lab.tasks.sound.data import SoundData
 from phnn.lab.tasks.sound.detection import Event, find_recordings, predict, read_inputs
+from phnn.lab.tasks.sound.options import DetectorOptions
 from phnn.lab.tasks.sound.spectrograms import BINS
 from phnn.lab.tasks.task import Score, Task
 from phnn.models import Network, SEDnet
@@ -40,6 +41,9 @@ SOUND = Task(
     data=SoundData,
     learner="phnn.lab.tasks.sound.detector:Detector",
     network_options=_choose_options,
+    learner_options=DetectorOptions,
+    shown=("counting",),
+    timed=1,
     check_network=_check_network,
     predict=predict,
     inputs=read_inputs,
@@ -48,6 +52,6 @@ SOUND = Task(
     picture="phnn.lab.tasks.sound.report:draw_heard",
     sections="phnn.lab.tasks.sound.report:sections",
     figures="phnn.lab.tasks.sound.report:figures",
-    note="Events are counted plainly. The counting behind the paper's scores counts frames without "
-    'a true or a found event twice: SoundEventScores(counting="authors").',
+    note="counting: plain, or authors as in the code published with the paper, which counts frames "
+    "without a true or a found event twice; --learner.counting chooses it.",
 )

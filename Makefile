@@ -8,9 +8,18 @@ BIN := .venv/bin
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | column -t -s '	'
 
-demo: .venv/train.stamp  ## compare real, quaternion and PH networks on the embedded digits
-	$(BIN)/phnn compare digits --out demo
-	$(BIN)/phnn report demo
+DEMO := $(BIN)/phnn
+demo: .venv/train,export.stamp  ## train a real and a PH network, shrink the real one, ship both, report
+	@echo "1. Train a real network and a PH network with a quarter of its parameters (about a minute)."
+	$(DEMO) compare demo --out demo
+	@echo "2. Shrink the trained real network to 30 %, without training."
+	$(DEMO) convert demo/runs/demo-real-seed0 --budget 0.3 --calibration training --samples 256 --refine 1 -o demo/shrunk.safetensors
+	@echo "3. Ship both trained networks as programs that need neither phnn nor torch."
+	$(DEMO) export demo/runs/demo-real-seed0 -o demo/real.onnx
+	$(DEMO) export demo/runs/demo-n=4-seed0 --storage int8 -o demo/ph.onnx
+	@echo "4. Report: what came out, what the networks learned, the shrunk and shipped ones."
+	$(DEMO) report demo
+	@echo "Open demo/report.html in a browser."
 
 test: lint .venv/dev.stamp  ## linters, types, import contracts, tests
 	$(BIN)/pytest -n auto

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         PHTransformerDecoderLayer,
         PHTransformerEncoderLayer,
         WhiteningBatchNorm,
+        ZeroResidual,
         param_groups,
     )
 
@@ -61,6 +62,7 @@ __all__ = [
     "PHTransformerDecoderLayer",
     "PHTransformerEncoderLayer",
     "WhiteningBatchNorm",
+    "ZeroResidual",
     "accelerate",
     "adapt",
     "algebra",

@@ -12,7 +12,7 @@ def suggest(name: object, known: Iterable[object]) -> str:
         >>> suggest("cifra10", ["cifar10", "svhn"])
         'did you mean cifar10? '
     """
-    near = difflib.get_close_matches(str(name), [str(k) for k in known], n=3, cutoff=0.5)
+    near = difflib.get_close_matches(str(name), {str(k): None for k in known}, n=3, cutoff=0.5)
     return f"did you mean {' or '.join(near)}? " if near else ""
 
 
@@ -24,7 +24,7 @@ def check_choices(what: str, names: Iterable[object], known: Iterable[object]) -
         names: What the user gave.
         known: What there is.
     """
-    known = list(known)
+    known = list(dict.fromkeys(known))
     for name in names:
         if name not in known:
             every = ", ".join(map(str, known))

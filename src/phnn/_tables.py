@@ -1,6 +1,9 @@
 """Tables as lines of text."""
 
+import textwrap
 from collections.abc import Container, Sequence
+
+COLUMNS = 80  # of a terminal
 
 
 def align(rows: Sequence[Sequence[str]], right: Container[int] = ()) -> list[str]:
@@ -22,3 +25,50 @@ def align(rows: Sequence[Sequence[str]], right: Container[int] = ()) -> list[str
         ).rstrip()
         for row in rows
     ]
+
+
+def keep_columns(
+    rows: Sequence[Sequence[str]], first: int, width: int = COLUMNS
+) -> list[list[str]]:
+    """Return the columns of a table that fit, from the left, without those that are empty.
+
+    Args:
+        rows: The cells, the head among them.
+        first: How many columns are kept in any case.
+        width: The characters of a line.
+
+    Example:
+        >>> keep_columns([["network", "score", "note"], ["real", "93.1", "a long note"]], 2, 20)
+        [['network', 'score'], ['real', '93.1']]
+    """
+    kept: list[int] = []
+    for number, column in enumerate(zip(*rows, strict=True)):
+        trial = [*kept, number]
+        widths = [max(len(row[i]) for row in rows) for i in trial]
+        if not any(column[1:]):
+            continue
+        if number < first or sum(widths) + 2 * (len(widths) - 1) <= width:
+            kept = trial
+    return [[row[i] for i in kept] for row in rows]
+
+
+def fit_lines(text: str, width: int = COLUMNS) -> str:
+    """Return a text whose long lines go on below, indented.
+
+    Example:
+        >>> print(fit_lines("fc  left alone, because nothing divides 7", width=30))
+        fc  left alone, because
+            nothing divides 7
+    """
+    lines: list[str] = []
+    for line in text.splitlines():
+        wrapped = textwrap.wrap(
+            line,
+            width,
+            subsequent_indent="    ",
+            break_on_hyphens=False,
+            break_long_words=False,
+            replace_whitespace=False,
+        )
+        lines += wrapped or [""]
+    return "\n".join(lines)

@@ -32,6 +32,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from phnn._elements import read_table
 from phnn._names import suggest
 
 __all__ = [
@@ -102,6 +103,36 @@ class Algebra:
             if conjugation.shape != (n, n):
                 raise ValueError(f"conjugation has shape ({n}, {n}), got {conjugation.shape}")
             object.__setattr__(self, "conjugation", _freeze(conjugation))
+
+    @classmethod
+    def from_table(
+        cls,
+        table: Sequence[Sequence[object]],
+        *,
+        name: str = "own",
+        labels: Sequence[str] | None = None,
+    ) -> Algebra:
+        """Return the algebra with a multiplication table, row times column, as `table` shows it.
+
+        Args:
+            table: In each cell a linear combination of basis elements, such as "-k" or "1 + 2j".
+            name: The name to show.
+            labels: Names of the basis elements. By default they are the first row, which is right
+                when the first basis element is 1.
+
+        Example:
+            >>> Algebra.from_table([["1", "i"], ["i", "-1"]]) == complex
+            True
+            >>> cross = Algebra.from_table(
+            ...     [["0", "k", "-j"], ["-k", "0", "i"], ["j", "-i", "0"]],
+            ...     name="cross",
+            ...     labels="ijk",
+            ... )
+            >>> cross.n, cross.is_commutative
+            (3, False)
+        """
+        constants, names = read_table(table, labels)
+        return cls(name, constants, labels=names)
 
     def __repr__(self) -> str:
         return f"<algebra {self.name}, n={self.n}>"

@@ -12,7 +12,8 @@ def test_bench(here, call):
     code, out, _ = call(*argv, "-o", table)
     assert code == 0
     head, *rows = out.splitlines()[:6]
-    assert head.split()[:4] == ["runtime", "form", "file", "MB"]
+    assert head.split()[:4] == ["form", "ms", "/", "real"]
+    assert all(len(line) <= 80 for line in (head, *rows))
     forms = ["real", "real, accelerated", "assembled", "folded", "accelerated"]
     assert [row.removeprefix("torch").strip().partition("  ")[0] for row in rows] == forms
     assert "fastest here: " in out

@@ -143,6 +143,15 @@ def test_calibration_comes_in_many_forms(net, images, wrap, forward):
     assert small.phnn_report.distance < 1
 
 
+def test_the_seed_decides_what_is_drawn(net, images):
+    first, same, other = (
+        convert(net, budget=0.5, calibration=images, seed=seed).stem.state_dict()
+        for seed in (0, 0, 1)
+    )
+    assert all(torch.equal(first[key], same[key]) for key in first)
+    assert any(not torch.equal(first[key], other[key]) for key in first)
+
+
 def test_the_mode_of_the_model_is_restored(net, images):
     net.train()
     net.norm.eval()

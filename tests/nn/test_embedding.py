@@ -109,6 +109,14 @@ def test_meta_low_precision_export_and_compile(rows):
     assert twin.n == 2
 
 
+def test_maps_over_several_tables(rows):
+    tables = [phnn.PHEmbedding(20, 8, n=4) for _ in range(2)]
+    stacked = torch.func.stack_module_state(tables)
+    outputs = torch.vmap(lambda *s: torch.func.functional_call(tables[0], s, (rows,)))(*stacked)
+    for output, table in zip(outputs, tables, strict=True):
+        assert_close(output, table(rows))
+
+
 def test_gradcheck():
     table = phnn.PHEmbedding(4, 4, dtype=torch.float64, n=2)
     rows = torch.tensor([0, 3, 3])

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from torch import nn
-from torch.func import functional_call
+from torch.func import functional_call, stack_module_state, vmap
 from torch.nn.utils.rnn import PackedSequence, pack_sequence, pad_packed_sequence
 
 import phnn
@@ -293,6 +293,18 @@ def test_cells_compile_whole(cls):
     cell = Joined(cls(8, 16, n=4))
     x = draw(cls)
     assert_close(torch.compile(cell, fullgraph=True, backend="aot_eager")(x), cell(x))
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # of torch's cell, too
+@pytest.mark.parametrize("cls", CELLS[:2], ids=lambda cls: cls.__name__)
+def test_cells_map_over_several_of_them(cls):
+    """Of aten::lstm_cell torch has no vmap rule."""
+    cells = [Joined(cls(8, 16, n=4)) for _ in range(2)]
+    x = draw(cls)
+    stacked = stack_module_state(cells)
+    outputs = vmap(lambda *state: functional_call(cells[0], state, (x,)))(*stacked)
+    for output, cell in zip(outputs, cells, strict=True):
+        assert_close(output, cell(x))
 
 
 @every_class

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import nn
 
+from phnn._screen import Progress
 from phnn.acceleration.candidates import decompose_algebras, find_candidates
 from phnn.acceleration.description import describe
 from phnn.acceleration.measuring import Clock, Measured, find_choices, measure, race
@@ -19,11 +20,14 @@ from phnn.acceleration.plans import Origin, check_plan, read_plan
 from phnn.acceleration.report import Acceleration
 from phnn.acceleration.verifying import verify
 from phnn.acceleration.workshop import Choice, Workshop
+from phnn.conversion.sites import describe_argument
 from phnn.runtimes import Runtime, find_runtime
+
+Model = TypeVar("Model", bound=nn.Module)
 
 
 def accelerate(
-    model: nn.Module,
+    model: Model,
     example_input: Any,
     *,
     plan: Mapping[str, Any] | str | Path | None = None,
@@ -34,8 +38,8 @@ def accelerate(
     winograd: bool = True,
     rounds: int = 7,
     seconds: float = 10.0,
-    progress: Callable[[int, int], None] | None = None,
-) -> nn.Module:
+    progress: Progress | None = None,
+) -> Model:
     """Return the fastest model that computes the same, for inference.
 
     Each PH layer is replaced by a module of torch alone, in one of its forms: a plain layer with
@@ -72,11 +76,12 @@ def accelerate(
         rounds: How often each form is timed at least, short ones more often; the least time counts.
         seconds: Processor time to search for the CP decomposition of each of the different
             algebras; those that take longer, as for large n, have none.
-        progress: Called with the number of layers that are timed and the number of all; where both
-            memory formats are tried, it counts twice.
+        progress: Called with what is done, how far, and of how much, as that of `convert`.
 
     Returns:
-        A new model. Its `phnn_report` says how each layer is computed and prints as a table.
+        A new model of the same class (a PH layer alone becomes a plain module). Its `phnn_report`
+        says how each layer is computed and prints as a table; `phnn.acceleration.Acceleration.of`
+        returns it with its type.
 
     Raises:
         RuntimeError: The outputs differ by more than tol.
@@ -90,8 +95,11 @@ def accelerate(
         True
         >>> again = accelerate(model, x, plan=fast.phnn_report.plan)
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"accelerate takes a torch.nn.Module, got {describe_argument(model)}")
     clock = Clock(find_runtime(runtime), rounds, progress)
-    return find_fastest(model, example_input, clock, plan, rank, tol, fuse, winograd, seconds).model
+    fast = find_fastest(model, example_input, clock, plan, rank, tol, fuse, winograd, seconds).model
+    return cast(Model, fast)
 
 
 @dataclass(frozen=True)
@@ -136,6 +144,7 @@ def find_fastest(
     times: dict[str, float] = {}
     if plan is None:
         ranks = dict.fromkeys((layer.name for layer in seen.layers), rank)
+        clock.tell("decomposing algebras", 0, 1)
         layers = decompose_algebras(seen.layers, ranks, seconds)
         workshop = Workshop(seen, layers)
         runtime = clock.runtime

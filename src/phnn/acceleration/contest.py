@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from phnn._screen import Progress
 from phnn.acceleration.accelerating import accelerate
 from phnn.conversion.converting import convert
 from phnn.conversion.folding import to_dense, trace
@@ -48,6 +49,7 @@ def make_contestants(
     n: int,
     rounds: int = 7,
     runtime: str | Runtime = "torch",
+    progress: Progress | None = None,
 ) -> dict[str, nn.Module]:
     """Return a model and what this library makes of it, in evaluation mode.
 
@@ -58,6 +60,7 @@ def make_contestants(
         rounds: Of acceleration.
         runtime: Where they will run. They are accelerated for it; for `torch.compile` with
             channels last, to which it converts weights that are not on every call.
+        progress: Called with what is done, how far, and of how much.
 
     Returns:
         The models "real", "real, accelerated" (as far as that goes without an algebra),
@@ -73,7 +76,7 @@ def make_contestants(
     x = put_channels_last(example) if isinstance(runtime, Compiled) else example
 
     def speed_up(ph: nn.Module) -> nn.Module:
-        return accelerate(ph, x, runtime=runtime, rounds=rounds)
+        return accelerate(ph, x, runtime=runtime, rounds=rounds, progress=progress)
 
     return {
         "real": real,
@@ -90,6 +93,7 @@ def compete(
     train: Iterable[str] = (),
     rounds: int = 7,
     runtime: str | Runtime = "torch",
+    progress: Progress | None = None,
 ) -> list[Result]:
     """Time the models by turns, so that their ratios hold on a busy machine, too.
 
@@ -99,17 +103,22 @@ def compete(
         train: Names of those whose training is timed as well, where the runtime trains.
         rounds: Timed calls of each, more of short ones.
         runtime: Where they run.
+        progress: Called with what is done, how far, and of how much.
     """
     train, runtime, seconds = tuple(train), find_runtime(runtime), rounds * ROUND_SECONDS
     if isinstance(runtime, GraphRuntime):
         train = ()
     call: Arguments = ((example,), {})
     calls = {name: runtime.prepare(model, [call]) for name, model in models.items()}
-    inference = runtime.time(calls, rounds, seconds=seconds)
+    inference = runtime.time(
+        calls, rounds, seconds=seconds, tick=_tell(progress, f"timing inference in {runtime.name}")
+    )
     for name in train:
         models[name].train()
     steps = {name: runtime.prepare_step(models[name], call) for name in train}
-    training = runtime.time(steps, rounds, seconds=seconds)
+    training = runtime.time(
+        steps, rounds, seconds=seconds, tick=_tell(progress, f"timing training in {runtime.name}")
+    )
     for name in train:
         models[name].eval().zero_grad()
     return [
@@ -124,6 +133,13 @@ def compete(
         )
         for name, model in models.items()
     ]
+
+
+def _tell(progress: Progress | None, what: str) -> Callable[[float], None] | None:
+    """Return a function of the share of a step that is done, in percent for people."""
+    if progress is None:
+        return None
+    return lambda share: progress(f"{what} (%)", round(100 * share), 100)
 
 
 def _weigh(models: Mapping[str, nn.Module], name: str, runtime: Runtime) -> int:

@@ -8,6 +8,7 @@ from operator import itemgetter
 
 from torch import nn
 
+from phnn._screen import Progress
 from phnn.acceleration.candidates import Candidates
 from phnn.acceleration.workshop import Choice, Workshop
 from phnn.forms import Form
@@ -32,12 +33,17 @@ class Clock:
     Attributes:
         runtime: Where they run.
         rounds: Timed calls of each, more of short ones.
-        progress: Called with the number of layers that are timed and the number of all.
+        progress: Called with what is done, how far, and of how much.
     """
 
     runtime: Runtime
     rounds: int
-    progress: Callable[[int, int], None] | None = None
+    progress: Progress | None = None
+
+    def tell(self, what: str, done: int, total: int) -> None:
+        """Say how far the work is."""
+        if self.progress is not None:
+            self.progress(what, done, total)
 
 
 def measure(
@@ -50,6 +56,7 @@ def measure(
     known: dict[object, Mapping[Form, float]] = {}
     fastest: dict[str, tuple[Form, float]] = {}
     found: list[Measured] = []
+    count = sum(map(len, formats))
     for candidates in formats:
         measured: Measured = {}
         for done, candidate in enumerate(candidates, 1):
@@ -62,8 +69,7 @@ def measure(
                 fastest[name] = min(fastest.get(name, best), best, key=itemgetter(1))
                 workshop.drop(name, besides=fastest[name][:1])
             measured[name] = known[kind]
-            if clock.progress is not None:
-                clock.progress(done, len(candidates))
+            clock.tell("timing layers", len(found) * len(candidates) + done, count)
         found.append(measured)
     return found
 
@@ -155,9 +161,11 @@ def race(
     rivals = [choice for choice in choices if choice != folded]
     seconds = clock.rounds * MODEL_SECONDS / (len(rivals) + 1)
     best: dict[Choice, Run] = {}
-    for choice in rivals:
+    for done, choice in enumerate(rivals):
+        clock.tell("racing whole models", done, len(rivals) + 1)
         best = _duel(workshop, best, choice, clock, seconds)
         workshop.keep(best)
+    clock.tell("racing whole models", len(rivals), len(rivals) + 1)
     return _finish(workshop, {folded: _prepare(workshop, folded, clock), **best}, clock, seconds)
 
 

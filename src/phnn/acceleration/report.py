@@ -7,21 +7,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from torch import nn
+
 from phnn._tables import align
 from phnn.acceleration.plans import Origin, write_plan
 from phnn.forms import Folded, Form
 
-HEAD = (
-    "layer",
-    "kind",
-    "form",
-    "rank",
-    "multiplications",
-    "folded ms",
-    "best other ms",
-    "error",
-    "note",
-)
+HEAD = ("layer", "kind", "form", "M multiplications", "folded ms", "other ms", "error", "note")
 
 
 @dataclass(frozen=True)
@@ -78,6 +70,21 @@ class Acceleration:
     fused: int
     origin: Origin
     note: str = ""
+
+    @classmethod
+    def of(cls, model: nn.Module) -> Acceleration:
+        """Return `model.phnn_report`, with its type.
+
+        Args:
+            model: What `accelerate` returned.
+        """
+        report = getattr(model, "phnn_report", None)
+        if not isinstance(report, cls):
+            raise TypeError(
+                f"the {type(model).__name__} has no report of accelerate; its phnn_report is "
+                f"{type(report).__name__}"
+            )
+        return report
 
     @property
     def runtime(self) -> str:
@@ -141,14 +148,21 @@ def _cells(entry: LayerSpeed) -> tuple[str, ...]:
     return (
         entry.name,
         entry.kind,
-        entry.form.label + " (channels last)" * entry.form.channels_last,
-        "" if entry.form.rank is None else str(entry.form.rank),
-        " → ".join(map(_millions, multiplications[:1] if entry.is_folded else multiplications)),
+        _describe(entry.form),
+        " → ".join(
+            f"{count / 1e6:.3g}"
+            for count in (multiplications[:1] if entry.is_folded else multiplications)
+        ),
         f"{1e3 * entry.seconds[Folded.name]:.3g}" if entry.seconds else "",
-        f"{rival} {1e3 * others[rival]:.3g}" if rival else "",
+        f"{1e3 * others[rival]:.3g}" if rival else "",
         "" if entry.is_folded else f"{entry.error:.0e}",
         entry.note,
     )
+
+
+def _describe(form: Form) -> str:
+    rank = "" if form.rank is None else f", rank {form.rank}"
+    return f"{form.label}{rank}{', last' * form.channels_last}"
 
 
 def _millions(count: int) -> str:

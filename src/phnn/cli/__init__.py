@@ -12,6 +12,7 @@ from inspect import getdoc
 import phnn
 from phnn._names import printable, suggest
 from phnn.cli.parser import Parser
+from phnn.cli.streams import announce, patient_streams
 from phnn.cli.training import FAILED_RUNS
 
 __all__ = ["FAILED_RUNS", "USER_ERROR", "main"]
@@ -44,10 +45,18 @@ EXTRAS = {
         ],
         "train",
     ),
-    **dict.fromkeys(["pyroomacoustics", "soundfile", "tqdm"], "sound"),
+    **dict.fromkeys(["pyroomacoustics", "soundfile"], "sound"),
     **dict.fromkeys(["onnx", "onnxruntime", "onnxscript"], "export"),
     "codecarbon": "energy",
 }
+# how to go on after Ctrl-C, where it is not the same command again
+AGAIN = {
+    "convert": "nothing was written; with --cache FOLDER the same command goes on where it was",
+    "report": "the same command goes on with what is computed already",
+    "predict": "nothing was written; give the same command again",
+    "export": "nothing was written; give the same command again",
+}
+INTERRUPTED = 128 + 2
 CLOSED_PIPE = 128 + 13  # as shells tell a process that SIGPIPE ended
 # mistakes of the user besides ValueError, TypeError and OSError; by name, because the import of
 # Lightning alone takes seconds
@@ -62,22 +71,30 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns:
         0; 1 when runs of a comparison or claims of toy failed; 2 after an error that the user can
-        fix; 141 when the reader of a pipe has gone. An error is printed as one line; with
-        PHNN_DEBUG in the environment, with its traceback.
+        fix; 130 after Ctrl-C; 141 when the reader of a pipe has gone, after the work. An error is
+        printed as one line; with PHNN_DEBUG in the environment, with its traceback.
     """
     command, *rest = (sys.argv[1:] if argv is None else list(argv)) or ["--help"]
     logging.basicConfig(format="%(message)s")
+    with patient_streams() as out:
+        code = _answer(command, rest)
+    return CLOSED_PIPE if out.gone and code == 0 else code
+
+
+def _answer(command: str, argv: Sequence[str]) -> int:
+    """Run a command, and say in one line what went wrong."""
     try:
         if command in ("-h", "--help"):
-            print(_render_help(), flush=True)
+            print(_render_help())
             return 0
         if command == "--version":
-            print(f"phnn {phnn.__version__}", flush=True)
+            print(f"phnn {phnn.__version__}")
             return 0
-        return _run(command, rest)
-    except BrokenPipeError:  # as of `| head`: nobody reads on, which is no error
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return CLOSED_PIPE
+        return _run(command, argv)
+    except KeyboardInterrupt:
+        hint = AGAIN.get(command, "give the same command again")
+        print(f"\nphnn: stopped by Ctrl-C; {hint}", file=sys.stderr)
+        return INTERRUPTED
     except Exception as error:
         message = _explain(error)
         if message is None or os.environ.get("PHNN_DEBUG"):
@@ -98,12 +115,13 @@ def _run(command: str, argv: Sequence[str]) -> int:
         function = _find_function(command)
         parser = Parser(command, getdoc(function) or "")
         import_module(f"phnn.cli.{command}").add_arguments(parser)
-        return function(**parser.parse(argv))
+        arguments = parser.parse(argv)
+        announce("starting …")
+        return function(**arguments)
     if command in LAB:
-        from phnn.cli.lab import parse
+        from phnn.cli.lab import run
 
-        function = _find_function(command)
-        return function(**parse(function, argv))
+        return run(_find_function(command), argv)
     known = [*LAB, *LIBRARY]
     raise ValueError(f"there is no command {command}; {suggest(command, known)}see phnn --help")
 
@@ -122,7 +140,9 @@ def _render_help() -> str:
 def _explain(error: Exception) -> str | None:
     """Return what the user should read of an error; None for a mistake of ours."""
     if isinstance(error, ModuleNotFoundError):
-        extra = EXTRAS.get((error.name or "").partition(".")[0])
+        if error.name is None:  # one of Lightning's, such as for an accelerator
+            return str(error)
+        extra = EXTRAS.get(error.name.partition(".")[0])
         return extra and f'this command needs {error.name}; pip install "phnn[{extra}]"'
     if isinstance(error, OSError) and error.strerror:  # without "[Errno 28]"
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror

@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from phnn._tables import align
+from phnn._screen import ProgressBar
+from phnn._tables import align, fit_lines, keep_columns
 from phnn.cli.example_input import add_example, make_example
 from phnn.cli.model_argument import find_model
 from phnn.cli.parser import Parser, parse_count, speaking_of
@@ -19,17 +20,7 @@ if TYPE_CHECKING:
 
 BATCH = 16
 IMAGE = (3, 32, 32)  # for a model without a known input shape
-HEAD = (
-    "runtime",
-    "form",
-    "file MB",
-    "parameters",
-    "multiplications",
-    "inference ms",
-    "/ real",
-    "training ms",
-    "/ real",
-)
+HEAD = ("form", "ms", "/ real", "train ms", "/ real", "file MB", "parameters", "mult.", "runtime")
 FIELDS = (
     "runtime",
     "form",
@@ -121,14 +112,15 @@ def run(
     network, example = found.model.to(device), example.to(device)
     trained = ("real", "assembled") if training else ()
     results: list[list[Result]] = []
-    for there in runtimes:
-        with speaking_of(n="--n", rounds="--rounds"):
-            models = make_contestants(network, example, n, rounds, there)
-        results.append(compete(models, example, trained, rounds, there))
-        if out is not None:
-            _write(results, out)
+    with ProgressBar() as bar:
+        for there in runtimes:
+            with speaking_of(n="--n", rounds="--rounds"):
+                models = make_contestants(network, example, n, rounds, there, bar)
+            results.append(compete(models, example, trained, rounds, there, bar))
+            if out is not None:
+                _write(results, out)
     print(_render(results))
-    print(_name_fastest(results))
+    print(fit_lines(_name_fastest(results)))
     sizes = ",".join(map(str, example.shape))
     versions = ", ".join(f"{there.name} {there.version}" for there in runtimes)
     print(f"{model}, input {sizes}, {versions}, {describe_machine(device)}")
@@ -202,15 +194,22 @@ def _rows(results: list[list[Result]]) -> list[tuple[str | float | None, ...]]:
 
 
 def _render(results: list[list[Result]]) -> str:
+    """Return a table of 80 columns: the times first."""
     cells = [HEAD]
     for runtime, name, size, parameters, multiplications, *times in _rows(results):
         texts = [
             "" if value is None else f"{value:.2f}" if i % 2 else f"{1e3 * float(value):.2f}"
             for i, value in enumerate(times)
         ]
-        counts = (f"{float(size or 0) / 1e6:.2f}", f"{parameters:,}", f"{multiplications:,}")
-        cells.append((str(runtime), str(name), *counts, *texts))  # type: ignore[arg-type]
-    return "\n".join(align(cells, right=range(2, len(HEAD))))
+        counts = (
+            f"{float(size or 0) / 1e6:.2f}",
+            f"{parameters:,}",
+            f"{float(multiplications or 0) / 1e6:.3g} M",
+        )
+        where = str(runtime) if len(results) > 1 else ""
+        cells.append((str(name), *texts, *counts, where))  # type: ignore[arg-type]
+    kept = keep_columns(cells, first=6)
+    return "\n".join(align(kept, right=range(1, len(kept[0]) - (len(results) > 1))))
 
 
 def _write(results: list[list[Result]], out: Path) -> None:

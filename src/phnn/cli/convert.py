@@ -9,11 +9,12 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from phnn._names import parse_dimension
+from phnn._screen import ProgressBar
+from phnn._tables import fit_lines
 from phnn.cli import curves
 from phnn.cli.calibration import SAMPLES, Score, find_score, read_calibration
 from phnn.cli.model_argument import find_model
 from phnn.cli.parser import Parser, UsageError, parse_count, speaking_of
-from phnn.cli.progress import ProgressBar
 
 if TYPE_CHECKING:
     from torch import nn
@@ -71,7 +72,7 @@ def add_arguments(parser: Parser) -> None:
         default=SAMPLES,
         help=f"most samples of the calibration data that are used; {SAMPLES:,} by default",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the choice among more samples")
+    parser.add_argument("--seed", type=int, default=0, help="of what is drawn from the data")
     parser.add_argument(
         "--evaluate",
         help="find the smallest model by a score: package.module:function of a function of a "
@@ -192,7 +193,7 @@ def run(
     known = None if algebra is None else phnn.algebra.get(algebra)
     found = find_model(model)
     torch.manual_seed(seed)
-    options: dict[str, Any] = {"include": include, "exclude": exclude, "cache": cache}
+    options: dict[str, Any] = {"include": include, "exclude": exclude, "cache": cache, "seed": seed}
     options |= {
         name: value for name, value in (("kinds", kinds), ("refine", refine)) if value is not None
     }
@@ -222,7 +223,7 @@ def run(
         file = phnn.save(converted, out, metadata=found.metadata)
         if curve is not None:
             _write_curve(curve, found.model, converted, score, budget, {**options, "progress": bar})
-    print(converted.phnn_report)
+    print(fit_lines(str(converted.phnn_report)))
     print(f"wrote {file}, {file.stat().st_size:,} bytes")
     if curve is not None:
         print(f"wrote {curve}")

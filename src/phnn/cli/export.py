@@ -5,12 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from phnn._screen import ProgressBar
+from phnn._tables import fit_lines
 from phnn.cli.example_input import add_example, make_example, read_arrays
 from phnn.cli.model_argument import add_network_options, find_model
 from phnn.cli.parser import Parser, parse_count, speaking_of
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
+ROUNDS, SECONDS = 5, 0.5  # in which a program is timed
 
 OPTIONS = {
     "format": "--format",
@@ -104,7 +108,7 @@ def run(
     found = find_model(model, n=n, algebra=algebra)
     inputs = make_example(found, shape, input, batch=1)
     batches = None if calibration is None else _split(read_arrays(calibration), len(inputs[0]))
-    with speaking_of(**OPTIONS):
+    with speaking_of(**OPTIONS), ProgressBar() as bar:
         written = export(
             found.model,
             out,
@@ -119,12 +123,36 @@ def run(
             quantize=quantize,
             calibration=batches,
             opset=opset,
+            progress=bar,
         )
     if written.acceleration is not None:
-        print(written.acceleration)
+        print(fit_lines(str(written.acceleration)))
     print(f"wrote {written}")
     print(_weigh(found.model))
+    if format == "onnx":
+        print(_time(out, found.model, inputs))
     return 0
+
+
+def _time(file: Path, model: nn.Module, inputs: tuple[Tensor, ...]) -> str:
+    """Return a sentence about the time of a call, in onnxruntime and in torch, by turns."""
+    import torch
+
+    from phnn.runtimes import find_runtime
+    from phnn.runtimes.graph_runtime import GraphRuntime
+    from phnn.runtimes.timing import interleave
+
+    runtime = find_runtime("onnxruntime")
+    assert isinstance(runtime, GraphRuntime)
+    program, arrays = runtime.load(file), [x.detach().numpy() for x in inputs]
+    with torch.inference_mode():
+        calls = {"file": lambda: program(arrays), "torch": lambda: model(*inputs)}
+        times = interleave(calls, ROUNDS, seconds=SECONDS)
+    sizes = " and ".join(",".join(map(str, x.shape)) for x in inputs)
+    return (
+        f"a call with {sizes} takes {1e3 * times['file']:.2f} ms in {runtime.name} "
+        f"{runtime.version}, and {1e3 * times['torch']:.2f} ms in torch"
+    )
 
 
 def _split(arrays: tuple[Tensor, ...], size: int) -> list[tuple[Tensor, ...]]:

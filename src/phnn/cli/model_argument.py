@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from phnn._functions import call_function
+from phnn._kinds import KINDS
 from phnn._names import suggest
 from phnn.cli.parser import Parser, parse_count
 
@@ -18,20 +19,6 @@ CHOICES = (
     "package.module:function"
 )
 LARGEST_INPUT = 2**22  # numbers; a file that asks for more may be mistaken, or mean harm
-KINDS = {
-    **dict.fromkeys(
-        [".pt", ".pth", ".bin", ".pkl"],
-        "is a pickle of torch, which may run code when it is opened; load it in a function of "
-        "yours, and give package.module:function",
-    ),
-    **dict.fromkeys(
-        [".onnx", ".pt2"], "is an exported program; give the model that it was made from"
-    ),
-    **dict.fromkeys([".npy", ".npz"], "is an array, not a model; --input takes it"),
-    **dict.fromkeys([".yaml", ".yml"], "is a recipe, not a model; phnn train makes one of it"),
-    **dict.fromkeys([".wav", ".flac", ".mp3", ".ogg"], f"is a recording, not a model; {CHOICES}"),
-    **dict.fromkeys([".png", ".jpg", ".jpeg", ".webp"], f"is an image, not a model; {CHOICES}"),
-}
 
 
 @dataclass(frozen=True)
@@ -96,7 +83,7 @@ def find_file(text: str, **options: Any) -> Path | None:
         return _look_into(path)
     if path.exists():
         if path.suffix in KINDS:
-            raise ValueError(f"{path} {KINDS[path.suffix]}")
+            raise ValueError(f"{path} {KINDS[path.suffix]}; {CHOICES}")
         return path
     if ":" in text:
         return None

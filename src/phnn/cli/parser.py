@@ -122,9 +122,13 @@ def translate(message: str, options: dict[str, str]) -> str:
 
     def rename(found: re.Match[str]) -> str:
         option, value = options[found[1]], found[2].strip("'\"")
+        if value.startswith(("(", "[")):
+            return f"{option} [{','.join(value[1:-1].replace(' ', '').split(','))}]"
         if value in ("True", "False"):
             return option if value == "True" else option.replace("--", "--no-", 1)
         return f"{option} {value}".rstrip()
 
     names = "|".join(map(re.escape, options))
-    return re.sub(rf"(?<![\w.])({names})=('[^']*'|\"[^\"]*\"|[\w+-]+(?:\.\w+)*|)", rename, message)
+    values = r"'[^']*'|\"[^\"]*\"|\([^()]*\)|\[[^\[\]]*\]|[\w+-]+(?:\.\w+)*|"
+    renamed = re.sub(rf"(?<![\w.])({names})=({values})", rename, message)
+    return re.sub(rf"^({names}) must", lambda found: f"{options[found[1]]} must", renamed)

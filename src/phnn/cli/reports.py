@@ -5,7 +5,27 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
+from phnn._screen import Screen
+
 Overrides = dict[str, Any]
+
+
+class Steps(Screen):
+    """Says what a command does now."""
+
+    def __init__(self) -> None:
+        super().__init__(quiet=0.0)
+
+    def __enter__(self) -> Steps:
+        self.phase("reading the results")
+        return self
+
+    def __call__(self, text: str) -> None:
+        """Show the next step; where nobody watches, each has a line."""
+        if self.is_terminal:
+            self.phase(text)
+        else:
+            self.say(text)
 
 
 def report(folder: Path, overrides: Overrides, out: Path | None = None) -> int:
@@ -21,8 +41,8 @@ def report(folder: Path, overrides: Overrides, out: Path | None = None) -> int:
     from phnn.lab.reports.report import write_report
     from phnn.lab.training.trainer import calm_lightning
 
-    with calm_lightning():
-        written = write_report(folder, out, overrides, say=print)
+    with calm_lightning(), Steps() as steps:
+        written = write_report(folder, out, overrides, say=steps)
     print(f"wrote {written}")
     return 0
 
@@ -44,8 +64,8 @@ def figures(overrides: Overrides, results: Path | None = None, out: Path | None 
     from phnn.lab.training.trainer import calm_lightning
 
     folder = out or (results or Path()) / "figures"
-    with calm_lightning():
-        written = draw_figures(results, folder, overrides, say=print)
+    with calm_lightning(), Steps() as steps:
+        written = draw_figures(results, folder, overrides, say=steps)
     print("wrote", *written, sep="\n  ")
     return 0
 

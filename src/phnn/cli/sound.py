@@ -61,6 +61,8 @@ def simulate(
     from phnn.lab.tasks.sound.simulate import simulate as run
     from phnn.lab.tasks.sound.synthesis import SyntheticClips
 
+    if not seconds > 0:
+        raise ValueError(f"seconds={seconds:g} must be more than 0")
     if clips is None and (folds, labels, stereo) != (None, None, "raise"):
         raise ValueError("folds, labels and stereo need a folder of clips; give --clips")
     source: Clips = (

@@ -8,16 +8,19 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from phnn._names import printable
+from phnn._screen import Screen, format_time
+from phnn._tables import fit_lines
+from phnn.cli.overview import Overview
+from phnn.cli.streams import is_unread
 
 if TYPE_CHECKING:
     from phnn.lab.comparison import Comparison
-    from phnn.lab.recipe import Recipe
     from phnn.lab.runs import Run
     from phnn.lab.tasks import Answer, Task
 
@@ -28,39 +31,48 @@ FAILED_RUNS = 1
 def train(recipe: str, overrides: Overrides, out: Path | None = None) -> int:
     """Train and test a network, or continue a run that was stopped.
 
-    Every option of the recipe can be replaced: phnn train digits --model.n 4 --seed 1. After phnn
-    convert, phnn train digits --start small.safetensors --distill RUN fine-tunes the small network
-    in a few epochs to compute what the original computes.
+    Examples:
+      phnn train digits --model.n 4
+      phnn train digits --model.n 4 --trainer.max_epochs 6   # that run goes on
+      phnn train digits --start small.safetensors --distill RUN   # fine-tunes
 
     Args:
-        recipe: Name of a packaged recipe, or a YAML file.
+        recipe: Name of a packaged recipe, or a YAML file. Every option of it can be replaced.
         overrides: Options of the recipe to replace.
-        out: Folder of the run; runs/RECIPE-VARIANT-seedN by default. The same command continues
-            from the last checkpoint there, and shows the result of a run that has ended.
+        out: Folder of the run; by default runs/RECIPE-NETWORK-seedN, with what else differs from
+            the recipe in its name. The same command continues from the last checkpoint there, and
+            shows the result of a run that has ended; with more epochs, such a run goes on.
     """
-    with resumable():
-        return _train(recipe, overrides, out)
+    with resumable(), Screen(quiet=0.0) as screen:
+        return _train(recipe, overrides, out, screen)
 
 
-def _train(recipe: str, overrides: Overrides, out: Path | None) -> int:
+def _train(recipe: str, overrides: Overrides, out: Path | None, screen: Screen) -> int:
     from phnn.lab.recipe import FINE_TUNING, build_recipe, merge, read_recipe
-    from phnn.lab.runs import RESULT
+
+    tree = read_recipe(recipe)
+    from phnn.cli.folders import choose_folder
+    from phnn.lab.runs import RESULT, read_json
     from phnn.lab.tasks import find_task
     from phnn.lab.training import train as run
 
-    tree = read_recipe(recipe)
     if overrides.get("distill") is not None and tree.get("distill") is None:
         sections = {name: FINE_TUNING[name] for name in ("optimizer", "schedule")}
         tree = {**merge(tree, FINE_TUNING), **sections}
     built = build_recipe(merge(tree, overrides))
-    folder = out or Path("runs") / f"{Path(recipe).stem}-{_variant(built)}-seed{built.seed}"
-    ended_before = (folder / RESULT).exists()
-    result = run(built, folder, command=_command())
+    folder = out or choose_folder(Path("runs"), Path(recipe).stem, build_recipe(tree), built)
+    before = read_json(folder / RESULT)
+    result = run(built, folder, command=_command(), progress=screen)
     if result:  # of several processes, the first one speaks
-        scores = _show_scores(find_task(built.task), result)
-        print(f"{scores}; {result['parameters']:,} parameters; see {folder}")
-        if ended_before:
-            print("this run had ended before; to train again, give another --out")
+        print(_show_scores(find_task(built.task), result))
+        trained = f"trained {result['epochs']} epochs in {format_time(result['train_seconds'])}"
+        tested = f"tested in {format_time(result['test_seconds'])}"
+        print(f"{trained}, {tested}; {result['parameters']:,} parameters; see {folder}")
+        if result == before:
+            print(
+                "this run had ended before; more --trainer.max_epochs continue it, another --out "
+                "trains again"
+            )
     return 0
 
 
@@ -90,7 +102,9 @@ def test(checkpoint: Path, overrides: Overrides) -> int:
     from phnn.lab.trained import evaluate, load_trained
 
     trained = load_trained(checkpoint)
-    print(_show_scores(trained.task, evaluate(trained, overrides)))
+    scores = evaluate(trained, overrides)
+    print(_show_scores(trained.task, scores))
+    print(f"tested in {format_time(scores['test_seconds'])}")
     return 0
 
 
@@ -100,10 +114,14 @@ def predict(
     out: Path | None = None,
     pictures: Path | None = None,
     corrupt: Literal["raise", "skip"] = "raise",
+    threshold: float | None = None,
+    merge: bool = False,
 ) -> int:
     """Print the class of an image, or the events of a sound, that a network finds.
 
-    Example: phnn predict runs/digits-n=4-seed0 photo.png more/ --out classes.csv
+    Examples:
+      phnn predict runs/digits-n=4-seed0 photo.png more/ --out classes.csv
+      phnn predict runs/sednet-short-n=4-seed0 scene_A.wav --threshold 0.3 --merge
 
     Args:
         checkpoint: Folder of a run, checkpoint (.ckpt) or saved model (.safetensors).
@@ -112,29 +130,35 @@ def predict(
         out: A CSV file to write as well.
         pictures: A folder for a picture of each recording: its spectrogram, and its events.
         corrupt: Whether an image that cannot be read is an error, or left out.
+        threshold: For sound: the probability from which on an event is active; 0.5 by default.
+        merge: For sound: make one event of events of one class that overlap. Otherwise the second
+            and third at a time are numbered.
     """
+    from phnn.io.atomic import replacing
     from phnn.lab.trained import load_trained
     from phnn.lab.trained import predict as run
 
     trained = load_trained(checkpoint)
-    options = {} if corrupt == "raise" else {"corrupt": corrupt}
+    options: dict[str, Any] = {} if corrupt == "raise" else {"corrupt": corrupt}
+    options |= {} if threshold is None else {"threshold": threshold}
+    options |= {"merge": True} if merge else {}
     answers = run(trained, inputs, **options)
     if pictures is not None:
         answers = _draw(trained.task, answers, pictures)
     rows = _show(answers)
     first = list(islice(rows, 1))  # a mistake shows before a file is replaced
-    with ExitStack() as stack:
-        if out is not None:
-            out.parent.mkdir(parents=True, exist_ok=True)
-            # line by line, as the answers come
-            file = stack.enter_context(out.open("w", newline="", encoding="utf-8", buffering=1))
-            writer = csv.writer(file)
-            writer.writerow(trained.task.columns)
+    if out is None:
+        for _ in chain(first, rows):
+            if is_unread():
+                break
+        return 0
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(out) as part, part.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(trained.task.columns)
         for batch in chain(first, rows):
-            if out is not None:
-                writer.writerows(batch)
-    if out is not None:
-        print(f"wrote {out}")
+            writer.writerows(batch)
+    print(f"wrote {out}")
     return 0
 
 
@@ -172,8 +196,8 @@ def compare(
     Args:
         overrides: Options of every recipe to replace.
         comparison: Name of a packaged comparison, or a YAML file.
-        out: Folder of the results; runs/COMPARISON by default. The same command continues where it
-            was stopped.
+        out: Folder of the results; by default runs/COMPARISON, with the options that change the
+            results in its name. The same command continues where it was stopped.
         jobs: Runs at once; by default two on a CPU, which they share, and one on other devices.
         power: Power of the hardware in watts, for the paper's estimate of CO2, hours × power ×
             0.445 kg/kWh.
@@ -185,12 +209,15 @@ def compare(
 def _compare(
     overrides: Overrides, comparison: str, out: Path | None, jobs: int | None, power: float
 ) -> int:
+    from phnn.cli.folders import name_comparison
     from phnn.lab.comparison import check_folders, hold, load_comparison, plan, run_all
-    from phnn.lab.recipe import build_recipe, merge
+    from phnn.lab.recipe import build_recipe, merge, read_recipe
     from phnn.lab.training import check_recipe
 
     loaded = load_comparison(comparison)
-    folder = out or Path("runs") / loaded.name
+    tree = read_recipe(loaded.variants[0].recipe)
+    names = (loaded.name, build_recipe(tree), build_recipe(merge(tree, overrides)))
+    folder = out or Path("runs") / name_comparison(*names)
     jobs = _count_jobs() if jobs is None else jobs
     if jobs < 1:
         raise ValueError(f"jobs={jobs} must be at least 1")
@@ -206,11 +233,16 @@ def _compare(
         from phnn.lab import reports
 
         reports.write_tables(loaded, runs, folder, power, command)
-        ended = sum(run.result is not None for run in runs)
-        print(f"{ended} of {len(runs)} runs have ended; {jobs} at once, in {folder / 'runs'}")
+        overview.report(runs)
 
-    with hold(folder):
-        runs = run_all(runs, jobs, report, command)
+    with hold(folder), Screen() as screen:
+        screen.say(
+            f"{loaded.title}: {len(runs)} runs, {jobs} at once, each with a folder in "
+            f"{folder / 'runs'}"
+        )
+        overview = Overview(screen, loaded.task.primary)
+        runs = run_all(runs, jobs, report, command, overview.watch)
+        screen.close()
         return _conclude(loaded, runs, folder, power, command)
 
 
@@ -221,7 +253,7 @@ def _conclude(
     from phnn.lab.drawing import save_figure
 
     summaries = reports.summarize(comparison, runs, power)
-    print(f"\n{comparison.title}\n\n{reports.render_text(summaries)}")
+    print(f"{fit_lines(comparison.title)}\n\n{reports.render_text(summaries)}")
     failed = [run for run in runs if run.error is not None]
     for run in failed:
         print(f"failed: {run.folder}: {run.error}")
@@ -242,15 +274,6 @@ def _count_jobs() -> int:
     return 2 if on_cpu and (os.cpu_count() or 1) > 1 else 1
 
 
-def _variant(recipe: Recipe) -> str:
-    from phnn.lab.runs import describe_layers, name_start
-
-    name = describe_layers(recipe.model)
-    if recipe.start is not None:
-        name += f"-from-{name_start(recipe.start)}"
-    return name if recipe.distill is None else f"{name}-distilled"
-
-
 def _command() -> str:
     """Return what was typed, with file names alone for absolute paths: results are shared."""
     return shlex.join(["phnn", *map(_shorten, sys.argv[1:])])
@@ -267,4 +290,4 @@ def _shorten(word: str) -> str:
 
 def _show_scores(task: Task, result: dict[str, Any]) -> str:
     scores = ", ".join(score.show(result[f"test_{score.name}"]) for score in task.scores)
-    return f"test {scores} in {result['test_seconds']:.1f} s"
+    return f"test {scores}"

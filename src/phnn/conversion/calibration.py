@@ -33,12 +33,18 @@ class Calibration:
         forward: How a batch is fed to the model, a function of both; by default the batch is the
             arguments.
         limit: Most samples that are used.
+        seed: Of all that is drawn: patches, probes of the outputs, the order of refinement.
     """
 
     def __init__(
-        self, model: nn.Module, data: Any, forward: Forward | None = None, limit: int = 1024
+        self,
+        model: nn.Module,
+        data: Any,
+        forward: Forward | None = None,
+        limit: int = 1024,
+        seed: int = 0,
     ) -> None:
-        self.forward = forward or _call
+        self.forward, self.seed = forward or _call, seed
         device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
         calls = [_move(call, device) for call in _take(data, limit)]
         if not calls:
@@ -69,6 +75,10 @@ class Calibration:
             return [call]
         return parts
 
+    def generator(self, number: int = 0) -> torch.Generator:
+        """Return the random numbers for a purpose or a call."""
+        return torch.Generator().manual_seed(self.seed * 2**20 + number)
+
     @property
     def fitting(self) -> list[Any]:
         """The calls that layers are fitted to."""
@@ -87,8 +97,8 @@ class Calibration:
         return sum(map(_count_samples, calls))
 
     def digest(self) -> str:
-        """Return a string that changes whenever the data change."""
-        digest = sha256()
+        """Return a string that changes whenever the data or the seed change."""
+        digest = sha256(str(self.seed).encode())
         for tensor in (tensor for call in self.calls for tensor in _tensors(call)):
             digest.update(f"{tuple(tensor.shape)}{tensor.dtype}".encode())
             digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())

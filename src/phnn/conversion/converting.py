@@ -30,7 +30,7 @@ from phnn.conversion.making import Made, close_layers, make_layers
 from phnn.conversion.opening import opened
 from phnn.conversion.report import Entry, Report, find_untouched, measure_size
 from phnn.conversion.shrinking import SILENT, Shrunk, fit_given, shrink, shrink_by_score
-from phnn.conversion.sites import Site, find_sites, hooks, replace_modules
+from phnn.conversion.sites import Site, describe_argument, find_sites, hooks, replace_modules
 from phnn.nn import PHLayer
 from phnn.structure import Structure, find_algebra
 
@@ -55,6 +55,7 @@ def convert(
     relative: bool = False,
     lower_is_better: bool = False,
     refine: int = 4,
+    seed: int = 0,
     cache: str | os.PathLike[str] | None = None,
     include: Patterns | None = None,
     exclude: Patterns | None = None,
@@ -103,6 +104,7 @@ def convert(
         lower_is_better: Whether a lower score is better, as of a loss.
         refine: Passes over the calibration data in which all layers learn together to follow the
             original, if that brings its outputs nearer on held-out data; 0 for none.
+        seed: Of what is drawn from the calibration data; the same seed gives the same model.
         cache: A folder that keeps what was measured, so that an interrupted search goes on.
         include: Names to replace, all by default: a pattern, several, or a function of name and
             module.
@@ -126,7 +128,7 @@ def convert(
         True
     """
     if not isinstance(model, nn.Module):
-        raise TypeError(f"convert takes a torch.nn.Module, got {type(model).__name__}")
+        raise TypeError(f"convert takes a torch.nn.Module, got {describe_argument(model)}")
     known = find_algebra(algebra)
     if n is None and known is None and budget is None and compute is None and evaluate is None:
         raise TypeError("give n=, algebra=, budget=, compute= or evaluate=")
@@ -138,7 +140,7 @@ def convert(
     sites = find_sites(model, allow)
     check_patterns(sites, include=include, exclude=exclude, n=n)
     decisions = select(model, sites, include, exclude)
-    require_layers(decisions)
+    require_layers(model, decisions)
     chooses = budget is not None or compute is not None or evaluate is not None
     if chooses or start == "nearest":
         require_numbers(decisions)
@@ -148,11 +150,11 @@ def convert(
             structure = Structure.of(algebra=known, learn_algebra=learn_algebra)
         is_named = include is not None
         decisions = decide(decisions, n, terms, structure, indivisible, is_named)
-        require_layers(decisions)
+        require_layers(model, decisions)
     shrunk: Shrunk | None = None
     parts = [d.site for d in decisions if d.is_open and d.site.is_part]
     wholes = dict.fromkeys(site.whole for site in parts if site.whole is not None)
-    data = None if calibration is None else Calibration(model, calibration, forward)
+    data = None if calibration is None else Calibration(model, calibration, forward, seed=seed)
     options: dict[str, Any] = {"family": family, "cache": cache, "progress": progress}
     with opened(model, list(wholes) if data is not None else []) as open_model:
         if evaluate is not None:

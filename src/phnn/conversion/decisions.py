@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 
 from torch import nn
 
-from phnn.conversion.sites import Site, owners
+from phnn.conversion.sites import Site, find_ph_sites, owners
 from phnn.decompose import divisors
 from phnn.structure import Dimension, Structure, show_dimension
 
@@ -193,8 +193,16 @@ def matches(site: Site, patterns: Patterns) -> bool:
     return any(fnmatchcase(name, pattern) for name in site.names for pattern in patterns)
 
 
-def require_layers(decisions: Sequence[Decision]) -> None:
+def require_layers(model: nn.Module, decisions: Sequence[Decision]) -> None:
     """Refuse a model in which nothing can be converted."""
+    done = [site.name for site in find_ph_sites(model)]
+    if done and not any(decision.is_open for decision in decisions):
+        rest = f"; {decisions[0].name}: {decisions[0].reason}" if decisions else ""
+        raise ValueError(
+            f"{len(done)} layers are PH layers already ({', '.join(done[:3])}"
+            f"{', …' if len(done) > 3 else ''}), and no other layer can be converted{rest}; "
+            "phnn.to_dense(model) makes plain layers of them, which convert takes"
+        )
     if not decisions:
         raise ValueError("the model has no layer with a PH twin, such as a linear one")
     if not any(decision.is_open for decision in decisions):

@@ -86,7 +86,7 @@ def measure(
 
         def see(site: Site, call: int, x: Tensor, sums: dict[str, _Sums] = sums) -> None:
             gathered = sums[site.name]
-            patches = gathered.draw(x, call, len(calibration.fitting))
+            patches = gathered.draw(x, call, calibration)
             if patches is not None:
                 gathered.add(patches, _apply(site, patches))
 
@@ -181,7 +181,7 @@ class _Sums:
         self.calls: int | None = None  # that are drawn from; known after the first
         self.C = self.B = self.Y = self.x = self.y = torch.zeros(())
 
-    def draw(self, x: Tensor, call: int, calls: int) -> Tensor | None:
+    def draw(self, x: Tensor, call: int, calibration: Calibration) -> Tensor | None:
         """Return some patches of an input: for the same call always those of the same positions.
 
         Layers with many positions have seen enough after some of the calls; then it returns None.
@@ -189,11 +189,11 @@ class _Sums:
         most = max(4 * self.size, min(MANY * self.size, PATCHES))
         if self.calls is None:
             enough = -(-4 * most // max(self.geometry.count_positions(x), 1))
-            self.calls = min(calls, max(FEWEST, enough))
+            self.calls = min(len(calibration.fitting), max(FEWEST, enough))
         if call >= self.calls:
             return None
-        generator = torch.Generator().manual_seed(1 + call)
-        return self.geometry.take(x, most // self.calls + 1, generator)
+        count = most // self.calls + 1
+        return self.geometry.take(x, count, calibration.generator(1 + call))
 
     def add(self, patches: Tensor, targets: Tensor) -> None:
         """Add patches (groups, count, in · K) and targets (groups, count, out)."""
@@ -240,7 +240,7 @@ class _TableSums(_Sums):
     in the metric of the outputs. Half of p is the same for all rows, as the data may lack some.
     """
 
-    def draw(self, x: Tensor, call: int, calls: int) -> Tensor | None:
+    def draw(self, x: Tensor, call: int, calibration: Calibration) -> Tensor | None:
         """Return all row numbers."""
         return x.reshape(1, -1, 1)
 
@@ -278,7 +278,7 @@ def _targets(
     sums = {site.name: _sums_of(site) for site in sites}
 
     def see(site: Site, call: int, x: Tensor) -> None:
-        patches = sums[site.name].draw(x, call, calls)
+        patches = sums[site.name].draw(x, call, calibration)
         if patches is not None:
             found[site.name][call].append(_apply(site, patches))
 
@@ -295,7 +295,7 @@ def _student_sums(
     inputs = calibration.inputs(student, student.get_submodule(site.name), stops)
     for call, (seen, wanted) in enumerate(zip(inputs, targets[: last + 1], strict=False)):
         for x, target in zip(seen, wanted, strict=False):
-            patches = sums.draw(x, call, len(targets))
+            patches = sums.draw(x, call, calibration)
             if patches is None:
                 continue
             if patches.shape[:2] != target.shape[:2]:  # routed otherwise than in the original

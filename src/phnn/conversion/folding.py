@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Container, Iterable, Sequence
-from typing import get_args
+from typing import TypeVar, cast, get_args
 
 import torch
 from torch import Tensor, fx, nn
@@ -15,6 +15,7 @@ from phnn.conversion.report import Entry, Report
 from phnn.conversion.sites import (
     PH_LAYERS,
     Site,
+    describe_argument,
     find_folds,
     has_own_forward,
     holds_weight,
@@ -24,12 +25,14 @@ from phnn.conversion.sites import (
 from phnn.forms.norms import Norm, PlainLayer, fuse
 from phnn.nn import PHEmbedding, PHLayer, PHLinear, PHMultiheadAttention
 
+Model = TypeVar("Model", bound=nn.Module)
+
 # exactly these fuse: a subclass may compute its weight anew, or add an activation to the norm
 _PLAIN = {*get_args(Norm), *PH_LAYERS, *(layer.dense_type for layer in PH_LAYERS)}
 
 
 @torch.inference_mode(False)
-def to_dense(model: nn.Module, *, fuse: bool = False, inplace: bool = False) -> nn.Module:
+def to_dense(model: Model, *, fuse: bool = False, inplace: bool = False) -> Model:
     """Replace every PH layer by the torch layer that computes the same.
 
     Names do not change, so `to_dense(convert(model, n=4))` has the keys of `model`.
@@ -44,6 +47,8 @@ def to_dense(model: nn.Module, *, fuse: bool = False, inplace: bool = False) -> 
     Returns:
         The model. Its `phnn_report` says what was done to each layer and prints as a table.
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"to_dense takes a torch.nn.Module, got {describe_argument(model)}")
     if fuse and model.training:
         raise ValueError("batch norms fuse in evaluation mode only; call model.eval() first")
     graphs = trace(model) if fuse else ()  # before anything is changed
@@ -56,7 +61,7 @@ def to_dense(model: nn.Module, *, fuse: bool = False, inplace: bool = False) -> 
         entries += fuse_batch_norms(folded, graphs)
     after = sum(parameter.numel() for parameter in folded.parameters())
     folded.phnn_report = Report(tuple(entries), before, after)  # type: ignore[assignment]
-    return folded
+    return cast(Model, folded)
 
 
 def fold_layers(model: nn.Module, sites: Iterable[Site]) -> dict[str, nn.Module]:

@@ -62,7 +62,7 @@ def refine(
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: min(1.0, (step + 1) / WARM_UP) * (1 - step / max(steps, 1))
     )
-    generator = torch.Generator().manual_seed(0)
+    generator = calibration.generator()
     kept, mean = _copy(parameters), _copy(parameters)
     done = 0
     with _learning(converted, parameters), evaluating(converted), evaluating(original):

@@ -100,6 +100,21 @@ class Report:
     done: Sequence[str] = ()
     curve: Sequence[Point] = ()
 
+    @classmethod
+    def of(cls, model: nn.Module) -> Report:
+        """Return `model.phnn_report`, with its type.
+
+        Args:
+            model: What `convert` or `to_dense` returned.
+        """
+        report = getattr(model, "phnn_report", None)
+        if not isinstance(report, cls):
+            raise TypeError(
+                f"the {type(model).__name__} has no report of convert or to_dense; its "
+                f"phnn_report is {type(report).__name__}"
+            )
+        return report
+
     @property
     def changed(self) -> tuple[Entry, ...]:
         """The layers that were replaced."""

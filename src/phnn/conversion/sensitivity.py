@@ -59,7 +59,7 @@ def measure_sensitivities(
             return output + zero
 
         handles.append(site.module.register_forward_hook(probe))
-    generator = torch.Generator().manual_seed(0)
+    generator = calibration.generator()
     outputs = []
     samples = 0
     try:

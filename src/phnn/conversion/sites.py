@@ -309,6 +309,24 @@ def _as_linear(module: nn.Module) -> nn.Linear:
     return linear.train(module.training)
 
 
+def describe_argument(value: object) -> str:
+    """Return what was given in the place of a model, and how to make a model of it.
+
+    Example:
+        >>> describe_argument("resnet18")
+        "the string 'resnet18'; build a network with phnn.create_model('resnet18'), or load a file \
+with phnn.load('resnet18')"
+    """
+    if isinstance(value, str):
+        return (
+            f"the string {value!r}; build a network with phnn.create_model({value!r}), or load a "
+            f"file with phnn.load({value!r})"
+        )
+    if isinstance(value, type):
+        return f"the class {value.__name__}; make an object of it first: {value.__name__}(...)"
+    return f"an object of the type {type(value).__name__}"
+
+
 def hooks(module: nn.Module) -> Iterator[str]:
     """Yield the kinds of hooks that sit on a module and would be lost with it.
 

@@ -13,6 +13,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from phnn._kinds import KINDS
 from phnn.functional._storage import decode
 from phnn.io.atomic import replacing
 from phnn.io.header import Header, parse_header, seal
@@ -170,6 +171,12 @@ def _read_checked(path: Path, specs: Mapping[str, TensorSpec], sha256: str) -> d
 def _read_specs(path: Path) -> tuple[dict[str, TensorSpec], dict[str, str]]:
     """Return shape and type of each tensor, in the order of the file, and what lies beside them."""
     if not path.exists():
+        folder = path.parent
+        if path.name == f"model{SUFFIX}" and folder.is_dir() and folder != Path():
+            raise FileNotFoundError(
+                f"the folder {folder} holds no {path.name}; give the folder of a run that has "
+                f"ended, or a {SUFFIX} file"
+            )
         raise FileNotFoundError(f"there is no file {path}")
     if not path.is_file():
         raise ModelFileError(f"{path} is not a regular file")
@@ -182,6 +189,8 @@ def _read_specs(path: Path) -> tuple[dict[str, TensorSpec], dict[str, str]]:
             slices = {name: file.get_slice(name) for name in file.offset_keys()}
             sealed = file.metadata() or {}
     except (SafetensorError, OSError) as error:
+        if path.suffix in KINDS:
+            raise ModelFileError(f"{path} {KINDS[path.suffix]}") from error
         raise ModelFileError(f"{path} is truncated or not a {SUFFIX} file: {error}") from error
     raw = {name: (tuple(s.get_shape()), s.get_dtype()) for name, s in slices.items()}
     unknown = [name for name, (_, dtype) in raw.items() if dtype not in DTYPES]

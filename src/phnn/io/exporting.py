@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from phnn._screen import Progress
 from phnn.acceleration.accelerating import find_fastest
 from phnn.acceleration.measuring import Clock
 from phnn.acceleration.report import Acceleration
@@ -85,6 +86,7 @@ def export(
     quantize: str | None = None,
     calibration: Iterable[Any] | None = None,
     opset: int | None = None,
+    progress: Progress | None = None,
 ) -> Exported:
     """Write a model as a program that runs without this library.
 
@@ -119,6 +121,7 @@ def export(
         calibration: Batches of inputs, such as a `DataLoader`, from which static quantization
             reads the ranges of activations.
         opset: Version of the operators of ONNX; torch's choice by default.
+        progress: Called with what is done, how far, and of how much.
 
     Returns:
         The files, their size, and how close the program is to the model.
@@ -145,7 +148,7 @@ def export(
     if runtime is not None:
         if dynamic_size:
             _trace(model, batches[-1], shapes)  # which may fail, before the work of acceleration
-        clock = Clock(target, ROUNDS)
+        clock = Clock(target, ROUNDS, progress)
         fastest = find_fastest(model, inputs, clock, plan, winograd=not dynamic_size)
         acceleration = fastest.report
         written = fastest.model if fold else fastest.shrink(storage)
@@ -154,6 +157,8 @@ def export(
     else:
         written = model if storage == "float32" else store_filters(copy.deepcopy(model), storage)
     path.parent.mkdir(parents=True, exist_ok=True)
+    if progress is not None:
+        progress("writing and checking the program", 0, 1)
     with torch.no_grad(), staging(path) as folder:
         program = _trace(written, batches[-1], shapes)
         file = folder / path.name

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import colorsys
+import hashlib
 import io
 import re
 from collections.abc import Iterable
-from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -17,6 +18,16 @@ if TYPE_CHECKING:
 
 # Okabe and Ito's palette: colour-blind readers can tell the colours apart, also in grey
 COLOURS = ("#000000", "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+# variants that many comparisons have: each keeps its colour in all figures of all reports
+VARIANTS = {
+    "real": "#000000",
+    "quaternion": "#D55E00",
+    "n=1": "#56B4E9",
+    "n=2": "#0072B2",
+    "n=3": "#009E73",
+    "n=4": "#CC79A7",
+    "n=8": "#E69F00",
+}
 RESOLUTION = 150  # dots per inch of a PNG
 
 Format = Literal["png", "svg"]
@@ -42,8 +53,24 @@ class Picture(NamedTuple):
 
 
 def assign_colours(names: Iterable[str]) -> dict[str, str]:
-    """Return a colour for each name; the first is black."""
-    return dict(zip(dict.fromkeys(names), cycle(COLOURS), strict=False))
+    """Return a colour for each variant: the same one for the same name, whatever the others are.
+
+    Example:
+        >>> assign_colours(["resnet20 n=4", "real"])
+        {'resnet20 n=4': '#CC79A7', 'real': '#000000'}
+    """
+    return {name: _choose_colour(name) for name in names}
+
+
+def _choose_colour(name: str) -> str:
+    """Return the colour of a common variant, or one by a hash of the name."""
+    words = name.split()  # a run alone is called by its network, too
+    for known in (name, words[-1] if len(words) == 2 else name):
+        if known in VARIANTS:
+            return VARIANTS[known]
+    digest = hashlib.sha256(name.encode()).digest()
+    red, green, blue = colorsys.hls_to_rgb(digest[0] / 256, 0.35 + digest[1] / 1024, 0.6)
+    return f"#{round(255 * red):02X}{round(255 * green):02X}{round(255 * blue):02X}"
 
 
 def tint(colour: str, share: float) -> tuple[float, float, float]:

@@ -367,6 +367,11 @@ def _find(kind: str, noun: str, name: str | Path) -> tuple[Tree, Path]:
             raise FileNotFoundError(f"there is no {noun} file {path}")
         return _parse(read_text(path), str(path)), path.parent
     packaged = _packaged(kind)
+    if path.suffix and str(name) not in packaged:
+        raise ValueError(
+            f"{path} is no {noun}: give a packaged name, such as {next(iter(packaged))}, or a YAML "
+            "file (.yaml)"
+        )
     check_choices(noun, [str(name)], packaged)
     return deepcopy(packaged[str(name)]), Path()
 

@@ -22,6 +22,8 @@ MODEL = "model.safetensors"
 LAST = "checkpoints/last.ckpt"
 PREVIOUS = "checkpoints/previous.ckpt"  # the one before it
 BEST = "checkpoints/best.ckpt"
+PROGRESS = ".progress"  # how far it is, while a comparison shows it
+REAL = "real"  # layers without an algebra
 FORMAT = (1, 0)  # of config.yaml: newer minor versions load, other major versions do not
 _ASKED = "recipe.yaml"  # in folders from before format 1.0: the recipe that a comparison asked for
 
@@ -187,15 +189,19 @@ def describe_network(recipe: Recipe) -> str:
         >>> describe_network(Recipe(model={"name": "resnet20", "n": 4}))
         'resnet20 n=4'
     """
-    name = f"{recipe.model.get('name', 'network')} {describe_layers(recipe.model)}"
+    words = [str(recipe.model.get("name", "network"))]
+    layers = describe_layers(recipe.model)
+    if recipe.start is None or layers != REAL:  # a converted network has layers of its own
+        words.append(layers)
     if recipe.start is not None:
-        name += f" from {name_start(recipe.start)}"
+        words.append(f"from {name_start(recipe.start)}")
+    name = " ".join(words)
     return name if recipe.distill is None else f"{name}, distilled"
 
 
 def describe_layers(model: Mapping[str, Any]) -> str:
     """Return what the layers of a network are: an algebra, "n=4" or "real"."""
-    return str(model.get("algebra") or ("real" if model.get("n") is None else f"n={model['n']}"))
+    return str(model.get("algebra") or (REAL if model.get("n") is None else f"n={model['n']}"))
 
 
 def name_start(start: str) -> str:
@@ -223,6 +229,21 @@ def write_json(path: Path, content: Any) -> None:
     write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
+def is_longer(run: Run, recipe: Recipe) -> bool:
+    """Return whether a recipe is that of a finished run with more epochs.
+
+    Args:
+        run: The run.
+        recipe: The recipe that is asked for.
+    """
+    old, new = run.recipe or {}, recipe.to_dict()
+    before = old.get("trainer", {}).get("max_epochs")
+    if run.result is None or before is None or recipe.trainer.max_epochs <= before:
+        return False
+    same = merge(old, {"trainer": {"max_epochs": recipe.trainer.max_epochs}})
+    return not differences(same, new, ended=True)
+
+
 def check_folder(folder: Path, recipe: Recipe, *, asked: bool = False) -> None:
     """Raise an error when a folder holds a run that is not of this recipe.
 
@@ -238,6 +259,13 @@ def check_folder(folder: Path, recipe: Recipe, *, asked: bool = False) -> None:
         return
     run = Run.open(folder) if described else Run.make(folder, recipe).refresh()
     assert run.recipe is not None
+    if described and not asked and not run.comparison and is_longer(run, recipe):
+        if not (folder / LAST).exists():
+            raise RunFolderError(
+                f"the run in {folder} cannot go on for more epochs: its {LAST} is missing; give "
+                "another --out"
+            )
+        return
     new = recipe.to_dict()
     changed = differences(run.recipe, new, ended=ended and not asked)
     if asked:

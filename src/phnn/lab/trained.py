@@ -5,12 +5,14 @@ from __future__ import annotations
 import inspect
 import pickle
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from phnn._screen import Screen
 from phnn.conversion.specs import LayerSpec, install_layers
 from phnn.io import load
 from phnn.lab.recipe import Recipe, Tree, build_recipe, merge
@@ -109,12 +111,13 @@ def evaluate(
     Args:
         trained: The network.
         overrides: Options of its recipe to replace, such as where the data are.
-        progress: Whether to show a progress bar.
+        progress: Whether to show how far it is, on stderr.
 
     Returns:
         The scores, and the seconds that it took.
     """
     from phnn.lab.training.fitting import test
+    from phnn.lab.training.progress import RunProgress
     from phnn.lab.training.trainer import calm_lightning, make_trainer
 
     recipe = build_recipe(merge(trained.recipe.to_dict(), overrides or {}))
@@ -124,8 +127,11 @@ def evaluate(
         data = build_data(recipe)
         fit_data(data, trained)
         learner = resolve(find_task(recipe.task).learner)(trained.model, recipe, trained.metadata)
-        trainer = make_trainer(recipe.trainer, callbacks=[], progress=progress, logger=False)
-        return test(learner, data, trainer)
+        screen = Screen() if progress else None
+        watching = [] if screen is None else [RunProgress(screen)]
+        trainer = make_trainer(recipe.trainer, callbacks=[*watching], logger=False)
+        with screen or nullcontext():
+            return test(learner, data, trainer)
 
 
 def fit_data(data: Data, trained: Trained) -> None:

@@ -8,7 +8,7 @@ from torch import nn
 
 from phnn import algebra as algebras
 from phnn.algebra import Algebra
-from phnn.nn import PHConv2d, PHLinear
+from phnn.nn import PHGRU, PHConv1d, PHConv2d, PHLinear, PHTransformerEncoderLayer
 
 
 class PadChannels(nn.Module):
@@ -103,7 +103,12 @@ class Layers:
         )
 
     def conv2d(
-        self, in_channels: int, out_channels: int, kernel_size: int, stride: int = 1
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int,
+        stride: int = 1,
+        padding: int | None = None,
     ) -> nn.Module:
         """Return a convolution that keeps the image size; without bias, as a batch norm follows."""
         layer = nn.Conv2d if self.real else PHConv2d
@@ -112,15 +117,43 @@ class Layers:
             out_channels,
             kernel_size,
             stride=stride,
-            padding=kernel_size // 2,
+            padding=kernel_size // 2 if padding is None else padding,
             bias=False,
             **self._options,
+        )
+
+    def conv1d(self, in_channels: int, out_channels: int, kernel_size: int) -> nn.Module:
+        """Return a convolution that keeps the length; without bias, as a batch norm follows."""
+        layer = nn.Conv1d if self.real else PHConv1d
+        padding = kernel_size // 2
+        return layer(
+            in_channels, out_channels, kernel_size, padding=padding, bias=False, **self._options
         )
 
     def linear(self, in_features: int, out_features: int) -> nn.Module:
         """Return a linear layer with bias."""
         layer = nn.Linear if self.real else PHLinear
         return layer(in_features, out_features, **self._options)
+
+    def gru(self, in_features: int, hidden: int, **options: Any) -> nn.GRU | PHGRU:
+        """Return recurrent layers with the options of torch's."""
+        if self.real:
+            return nn.GRU(in_features, hidden, **options)
+        return PHGRU(in_features, hidden, **options, **self._options)
+
+    def encoder_layer(self, width: int, heads: int, hidden: int) -> nn.Module:
+        """Return attention and a feed-forward part for (batch, tokens, width), norms first."""
+        layer = nn.TransformerEncoderLayer if self.real else PHTransformerEncoderLayer
+        return layer(
+            width,
+            heads,
+            hidden,
+            dropout=0.0,
+            activation="gelu",
+            batch_first=True,
+            norm_first=True,
+            **self._options,
+        )
 
     @property
     def _options(self) -> dict[str, Any]:

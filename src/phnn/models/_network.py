@@ -101,7 +101,7 @@ class Network(nn.Module, ABC):
         if not isinstance(config["widths"], str):
             config["widths"] = list(config["widths"])
         for key, least in (("in_channels", 1), ("num_classes", 0)):
-            if config[key] < least:
+            if config.get(key, least) < least:
                 raise ValueError(f"{key}={config[key]} must be at least {least}")
         self.config = {"name": name, **config}
 

@@ -11,13 +11,19 @@ from phnn.algebra import Algebra
 from phnn.models import resnet, vgg
 from phnn.models._network import Network
 from phnn.models.cifarnet import CifarNet
+from phnn.models.fusion import FusionNet
+from phnn.models.multiview import MultiViewNet
 from phnn.models.sednet import SEDnet
+from phnn.models.vit import ViT
 
 MODELS: dict[str, Callable[..., Network]] = {
     **{f"resnet{depth}": partial(resnet.ResNet, depth) for depth in sorted(resnet.PLANS)},
     **{f"vgg{depth}": partial(vgg.VGG, depth) for depth in sorted(vgg.PLANS)},
     "cifarnet": CifarNet,
+    "fusion": FusionNet,
+    "multiview": MultiViewNet,
     "sednet": SEDnet,
+    "vit_tiny": ViT,
 }
 
 
@@ -52,7 +58,7 @@ def create_model(
         num_classes: Number of classes, by default the paper's (10; 14 for sednet); 0 for features.
         in_channels: Channels of the input, by default the paper's (3; 8 for sednet).
         options: The other arguments of `Network` (`width_multiplier`, `init`, `terms`, `rank`)
-            and of `ResNet`, `VGG`, `CifarNet` or `SEDnet`.
+            and of `ResNet`, `VGG`, `CifarNet`, `SEDnet`, `ViT`, `MultiViewNet` or `FusionNet`.
 
     Returns:
         The network. Its `config` holds the arguments that build it again.
@@ -64,11 +70,11 @@ def create_model(
     """
     check_choices("model", [name], MODELS)
     known = [p.name for p in inspect.signature(MODELS[name]).parameters.values()]
-    for option in options.keys() - set(known):
-        hint = f"{suggest(option, known)}known are {', '.join(known)}"
-        raise TypeError(f"{name} has no option {option!r}; {hint}")
     if num_classes is not None:
         options["num_classes"] = num_classes
     if in_channels is not None:
         options["in_channels"] = in_channels
+    for option in options.keys() - set(known):
+        hint = f"{suggest(option, known)}known are {', '.join(known)}"
+        raise TypeError(f"{name} has no option {option!r}; {hint}")
     return MODELS[name](n=n, algebra=algebra, **options)

@@ -62,6 +62,14 @@ def shortcut(layers: Layers, in_channels: int, out_channels: int, stride: int) -
     return nn.Sequential(conv, nn.BatchNorm2d(out_channels))
 
 
+def zero_branches(network: nn.Module) -> None:
+    """Let the residual branches of a network return zero, so that blocks start as shortcuts."""
+    for module in network.modules():
+        if isinstance(module, BasicBlock | Bottleneck):
+            last = module.bn3 if isinstance(module, Bottleneck) else module.bn2
+            nn.init.zeros_(last.weight)
+
+
 BLOCKS: dict[str, type[BasicBlock | Bottleneck]] = {"basic": BasicBlock, "bottleneck": Bottleneck}
 STEMS = {"small": (3, 1), "imagenet": (7, 2)}  # kernel, stride
 Widths = dict[str, tuple[int, ...]]
@@ -142,10 +150,7 @@ class ResNet(Network):
         self.reset_classifier(num_classes)
         self.init_weights(init)
         if zero_init_residual:
-            for module in self.modules():
-                if isinstance(module, BasicBlock | Bottleneck):
-                    last = module.bn3 if isinstance(module, Bottleneck) else module.bn2
-                    nn.init.zeros_(last.weight)
+            zero_branches(self)
 
     def forward_features(self, input: torch.Tensor) -> torch.Tensor:
         """Return the feature map of the last stage."""

@@ -1,13 +1,16 @@
-"""The sound event detector of the L3DAS21 challenge with real or hypercomplex convolutions."""
+"""The sound event detector of the L3DAS21 challenge with real or hypercomplex layers."""
 
+import math
 from collections.abc import Sequence
 
 import torch
 from torch import nn
 
+import phnn.init
 from phnn.algebra import Algebra
-from phnn.models._layers import make_layers
-from phnn.models._network import Network, pick_widths
+from phnn.models._layers import Layers, make_layers
+from phnn.models._network import Network, pick, pick_widths
+from phnn.nn import PHGRU
 
 WIDTHS = {"paper": (64, 128, 256, 512), "standard": (64, 128, 256, 512)}
 POOLS = ((8, 2), (8, 2), (2, 2), (1, 1))  # of frequency and time, after each convolution
@@ -27,6 +30,7 @@ class SEDnet(Network):
         overlaps: How many events of one class may be active at once.
         hidden: Features of the recurrent layers, in each direction.
         dense: Features of the linear layers.
+        recurrent: "real" makes the GRU real, as in the paper; "ph" makes it like the convolutions.
         logits: Return the argument of the sigmoid, as `BCEWithLogitsLoss` takes it.
         widths: "paper" (the same as "standard"), or four numbers.
 
@@ -50,6 +54,7 @@ class SEDnet(Network):
         overlaps: int = 3,
         hidden: int = 256,
         dense: int = 1024,
+        recurrent: str = "real",
         logits: bool = False,
         widths: str | Sequence[int] = "paper",
         width_multiplier: float = 1.0,
@@ -59,6 +64,10 @@ class SEDnet(Network):
     ) -> None:
         super().__init__("sednet", locals())
         layers = make_layers(n, algebra, terms, rank)
+        if recurrent == "ph" and layers.real:
+            raise ValueError('recurrent="ph" is for hypercomplex networks; give n= or algebra= too')
+        between = pick("recurrent", recurrent, {"real": Layers(), "ph": layers})
+        between.check_widths({"the GRU (hidden)": hidden})
         widths = pick_widths(widths, WIDTHS, width_multiplier)
         layers.check_widths({f"convolution {i}": width for i, width in enumerate(widths, 1)})
 
@@ -74,8 +83,13 @@ class SEDnet(Network):
             channels, height = width, height // pool[0]
         if height < 1:
             raise ValueError(f"bins={bins} must be at least 128: the convolutions pool them by 128")
-        self.gru = nn.GRU(
-            channels * height, hidden, 3, batch_first=True, dropout=DROPOUT, bidirectional=True
+        self.gru = between.gru(
+            channels * height,
+            hidden,
+            num_layers=3,
+            batch_first=True,
+            dropout=DROPOUT,
+            bidirectional=True,
         )
         self.tail = nn.Sequential()
         for features in (2 * hidden, dense, dense):
@@ -98,10 +112,24 @@ class SEDnet(Network):
         for name, parameter in self.gru.named_parameters():
             if "bias" in name:
                 nn.init.zeros_(parameter)
+        if isinstance(self.gru, PHGRU):
+            self._init_recurrence(self.gru)
+            return
+        for name, parameter in self.gru.named_parameters():
+            if "bias" in name:
                 continue
             draw = nn.init.orthogonal_ if "weight_hh" in name else nn.init.xavier_uniform_
             for gate in parameter.chunk(3):
                 draw(gate)
+
+    def _init_recurrence(self, gru: PHGRU) -> None:
+        """Draw a hypercomplex GRU as a real one: orthogonal recurrences, Xavier for the rest."""
+        phnn.init.orthogonal_(gru)
+        for name, matrix in gru.matrices.items():
+            if name.startswith("weight_ih"):
+                rows, columns = matrix.weight.shape
+                std = math.sqrt(2 / (rows // 3 + columns))  # of each of three gates
+                phnn.init.filters_(matrix.F, matrix.algebra_tensor, std)
 
     @property
     def num_outputs(self) -> int:

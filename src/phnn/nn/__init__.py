@@ -21,6 +21,7 @@ from phnn.nn.layer_norm import ComponentLayerNorm
 from phnn.nn.linear import PHLinear
 from phnn.nn.rates import balance_rates
 from phnn.nn.recurrent import PHGRU, PHLSTM, PHRNN
+from phnn.nn.residual import ZeroResidual
 from phnn.nn.transformer import PHTransformerDecoderLayer, PHTransformerEncoderLayer
 
 __all__ = [
@@ -46,6 +47,7 @@ __all__ = [
     "PHTransformerDecoderLayer",
     "PHTransformerEncoderLayer",
     "WhiteningBatchNorm",
+    "ZeroResidual",
     "balance_rates",
     "from_authors",
     "named_weights",

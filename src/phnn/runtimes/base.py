@@ -68,6 +68,7 @@ class Runtime(ABC):
         rounds: int,
         warmup: int = 2,
         seconds: float = 0.0,
+        tick: Callable[[float], None] | None = None,
     ) -> dict[Key, float]:
         """Return the least seconds of each contender; see `interleave`."""
-        return interleave(contenders, rounds, warmup, seconds)
+        return interleave(contenders, rounds, warmup, seconds, tick)

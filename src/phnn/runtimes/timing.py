@@ -15,6 +15,7 @@ def interleave(
     rounds: int = 7,
     warmup: int = 2,
     seconds: float = 0.0,
+    tick: Callable[[float], None] | None = None,
 ) -> dict[Key, float]:
     """Return the least seconds of each contender.
 
@@ -25,6 +26,7 @@ def interleave(
         rounds: Timed calls of each.
         warmup: Calls of each before.
         seconds: Go on with more rounds until all together took as long: short calls are noisy.
+        tick: Called after each round with the share of the work that is done.
     """
     if rounds < 1:
         raise ValueError(f"rounds must be at least 1, got rounds={rounds}")
@@ -40,6 +42,8 @@ def interleave(
             times[key].append(time.perf_counter() - start)
             spent += times[key][-1]
         done += 1
+        if tick is not None:
+            tick(min(done / rounds, spent / seconds if seconds else 1.0, 1.0))
     return {key: min(values) for key, values in times.items()}
 
 

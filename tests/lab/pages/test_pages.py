@@ -22,8 +22,8 @@ def render(*elements):
         (pages.code("a & b"), '<pre tabindex="0"><code>a &amp; b</code></pre>'),
         (pages.facts([("<n>", "<v>")]), "<dt>&lt;n&gt;</dt><dd>&lt;v&gt;</dd>"),
         (pages.table(["<th>"], [["<td>"]]), '<th scope="col">&lt;th&gt;</th>'),
-        (pages.table(["<th>"], [["<td>"]]), "<tr><td>&lt;td&gt;</td></tr>"),
-        (pages.table(["a"], [["long " * 20]]), '<td class="long">long long'),
+        (pages.table(["<th>"], [["<td>"]]), '<tr><td data-label="&lt;th&gt;">&lt;td&gt;</td></tr>'),
+        (pages.table(["a"], [["long " * 20]]), '<td data-label="a" class="long">long long'),
         (pages.fold("<s>", pages.paragraph("<p>")), "<summary>&lt;s&gt;</summary>\n<p>&lt;p&gt;"),
     ],
 )

@@ -82,7 +82,7 @@ def test_kronecker_of_other_algebras(wrong, message):
 
 
 def test_colours():
-    assert assign_colours(["a", "b", "a"]) == {"a": COLOURS[0], "b": COLOURS[1]}
+    assert assign_colours(["real", "n=4", "real"]) == {"real": COLOURS[0], "n=4": COLOURS[4]}
     assert len(assign_colours(map(str, range(20)))) == 20
     assert tint("#000000", 0) == (1, 1, 1)
     assert tint("#ff0000", 1) == (1, 0, 0)
@@ -99,7 +99,7 @@ def test_curves(tmp_path):
     figure = draw_curves([("real", {}), ("n=2", curve)], "accuracy", IMAGES.primary)
     (drawn,) = figure.axes[0].lines
     assert drawn.get_xydata().tolist() == [[1, 50], [2, 75]]
-    assert drawn.get_color() == COLOURS[1]  # real's is kept for it
+    assert drawn.get_color() == COLOURS[2]  # of n=2, whatever else is drawn
     assert "accuracy (%)" in texts(figure)
     assert "real" not in texts(figure)
 

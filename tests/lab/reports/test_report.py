@@ -11,8 +11,8 @@ from phnn.lab.reports.report import write_report
 
 def test_report_of_a_comparison(results, capsys):
     assert cli.main(["report", str(results)]) == 0
-    printed = capsys.readouterr().out
-    assert "testing tiny-n=2-seed0" in printed
+    printed, steps = capsys.readouterr()
+    assert "testing tiny-n=2-seed0" in steps
     path = results / "report.html"
     assert str(path) in printed
     text, reader = path.read_text(), read_page(path.read_text())
@@ -34,7 +34,7 @@ def test_report_of_a_comparison(results, capsys):
 
     # the second report is made from what the first one has kept
     assert cli.main(["report", str(results), "-o", str(results / "more" / "again.html")]) == 0
-    assert "testing" not in capsys.readouterr().out
+    assert "testing" not in capsys.readouterr().err
     assert (results / "more" / "again.html").exists()
 
 

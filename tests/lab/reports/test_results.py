@@ -25,7 +25,7 @@ def test_a_run_that_started_from_another_network_is_not_called_real(results):
     recipe = json.loads((folder / "config.yaml").read_text())
     (folder / "config.yaml").write_text(json.dumps({**recipe, "start": "a/small.safetensors"}))
     read = read_results(folder)
-    assert read.title == "resnet20 real from small on mine"
+    assert read.title == "resnet20 from small on mine"
     assert not read.runs[0].is_real
 
 

@@ -20,7 +20,7 @@ from phnn.lab.recipe import build_recipe, merge, read_recipe
 from phnn.lab.runs import BEST, Run
 from phnn.lab.tasks import sound
 from phnn.lab.tasks.learner import Learner
-from phnn.lab.tasks.sound.detection import Event, Heard, find_events
+from phnn.lab.tasks.sound.detection import Event, Heard, find_events, merge_events
 from phnn.lab.tasks.sound.report import draw_heard
 from phnn.lab.trained import evaluate, load_trained
 from phnn.lab.training import check_recipe, train
@@ -236,13 +236,34 @@ def test_events_are_runs_of_active_frames():
     probabilities[1:6, 1] = 0.9
     probabilities[3, 3] = 0.5  # not above the threshold
     assert find_events(probabilities, ["a", "b"], 0.55) == [
-        (0.0, 0.2, "a", pytest.approx(0.7)),
-        (0.1, 0.55, "a", pytest.approx(0.9)),
+        (0.0, 0.2, "a", pytest.approx(0.7), 1),
+        (0.1, 0.55, "a", pytest.approx(0.9), 2),
     ]
+    assert len(find_events(probabilities, ["a", "b"], 0.55, threshold=0.45)) == 3
+    assert len(find_events(probabilities, ["a", "b"], 0.55, threshold=0.85)) == 1
+
+
+def test_events_that_overlap():
+    alone, second = Event(0.0, 1.0, "a", 0.6), Event(0.5, 2.0, "a", 0.9, track=2)
+    later, other = Event(3.0, 4.0, "a", 0.7, track=3), Event(0.2, 5.0, "b", 0.8)
+    assert merge_events([alone, other, second, later]) == [
+        Event(0.0, 2.0, "a", 0.9), other, Event(3.0, 4.0, "a", 0.7)
+    ]  # fmt: skip
+    probabilities = torch.zeros(10, 3)
+    probabilities[5:9, 2] = 0.9  # the third track alone
+    (event,) = find_events(probabilities, ["a"], 1.0)
+    assert event.track == 1
 
 
 @pytest.mark.parametrize("truth", [None, (sound.Event(0.2, 0.9, "Knock"),)])
-@pytest.mark.parametrize("events", [(), (Event(0.1, 0.5, "Laughter", 0.8),)])
+@pytest.mark.parametrize(
+    "events",
+    [
+        (),
+        (Event(0.1, 0.5, "Laughter", 0.8),),
+        (Event(0.1, 0.5, "Knock", 0.8), Event(0.2, 0.6, "Knock", 0.8, track=2)),
+    ],
+)
 def test_picture_of_events(events, truth):
     heard = Heard(Path("x_A.wav"), events, truth, torch.rand(256, 80), 1.0, RATE)
     figure = draw_heard(heard)
@@ -252,18 +273,27 @@ def test_picture_of_events(events, truth):
     names = [label.get_text() for label in roll.get_yticklabels()]
     assert names == sorted({event.label for event in (*events, *(truth or ()))}, reverse=True)
     assert len(roll.patches) == len(events) + len(truth or ())
+    bars = [(bar.get_x(), bar.get_y(), bar.get_width(), bar.get_height()) for bar in roll.patches]
+    assert not any(a != b and _cover(a, b) for a in bars for b in bars)
     assert (roll.get_title() == "nothing was heard") == (not events)
+
+
+def _cover(one, other):
+    return all(
+        one[i] < other[i] + other[i + 2] - 1e-9 and other[i] < one[i] + one[i + 2] - 1e-9
+        for i in range(2)
+    )
 
 
 # --- recipes and tables --------------------------------------------------------------------------
 
 
-def test_the_papers_recipes():
+def test_the_papers_recipes(tmp_path):
     recipes = [build_recipe(read_recipe(f"sednet-{channels}")) for channels in (4, 8, 16)]
     assert [recipe.data["microphones"] for recipe in recipes] == [1, 2, 2]
     assert [recipe.data.get("phase", False) for recipe in recipes] == [False, False, True]
     for recipe in recipes:
-        check_recipe(replace(recipe, data={**recipe.data, "root": "scenes"}))
+        check_recipe(replace(recipe, data={**recipe.data, "root": str(tmp_path)}))
         assert (recipe.optimizer.name, recipe.optimizer.lr) == ("adam", 1e-5)
         assert (recipe.data["batch_size"], recipe.trainer.max_epochs) == (16, 1000)
         assert recipe.schedule.name == "constant"

@@ -17,11 +17,13 @@ from filelock import Timeout
 
 from phnn.lab.files import lock
 from phnn.lab.recipe import build_recipe
-from phnn.lab.runs import FAILURE, Run, RunFolderError, check_folder
+from phnn.lab.runs import FAILURE, PROGRESS, Run, RunFolderError, check_folder
 
 LOG = "train.log"  # in the folder of a run
 END_SECONDS = 40.0  # for a run to end, which may first write a checkpoint
 POLL_SECONDS = 0.2
+
+Watch = Callable[[dict[int, str]], None]  # how far each running run is, by its number
 
 
 @contextmanager
@@ -43,7 +45,11 @@ def hold(out: Path) -> Iterator[None]:
 
 
 def run_all(
-    runs: Iterable[Run], jobs: int, report: Callable[[list[Run]], None], command: str = ""
+    runs: Iterable[Run],
+    jobs: int,
+    report: Callable[[list[Run]], None],
+    command: str = "",
+    watch: Watch | None = None,
 ) -> list[Run]:
     """Carry out runs, each in its own process. Runs that have ended are not repeated.
 
@@ -51,11 +57,12 @@ def run_all(
 
     Args:
         runs: The runs.
-        jobs: How many run at once. One shows its progress; several write it to `train.log` in
-            their folders.
+        jobs: How many run at once. One shows its progress itself; the epochs of several are in
+            `train.log` in their folders.
         report: A function of all runs with their outcomes so far. It is called at the beginning
             and whenever a run has ended.
         command: The command for the results.
+        watch: Called several times a second with how far each of several runs is.
 
     Returns:
         The runs with their outcomes.
@@ -76,6 +83,8 @@ def run_all(
                 code = running.pop(number).returncode
                 known[number] = _settle(known[number], code, has_log=jobs > 1)
                 report(known)
+            if watch is not None and jobs > 1:
+                watch({number: _read_progress(known[number]) for number in running})
             if not ended:
                 sleep(POLL_SECONDS)
     finally:  # after an interrupt, no run is left behind
@@ -98,13 +107,23 @@ def _await(process: subprocess.Popen[bytes]) -> None:
 
 def _start(run: Run, command: str, pipe: int, *, visible: bool) -> subprocess.Popen[bytes]:
     run.folder.mkdir(parents=True, exist_ok=True)
-    (run.folder / FAILURE).unlink(missing_ok=True)  # of an earlier attempt
+    for name in (FAILURE, PROGRESS):  # of an earlier attempt
+        (run.folder / name).unlink(missing_ok=True)
     names = {name: getattr(run, name) for name in ("comparison", "family", "variant")}
-    what = json.dumps({"recipe": run.recipe, "names": names, "command": command})
+    about = {"recipe": run.recipe, "names": names, "command": command, "visible": visible}
+    what = json.dumps(about)
     argv = [sys.executable, "-m", "phnn.lab.training", str(run.folder), what]
     # a session of its own: Ctrl-C is for this process, which then ends the runs
     with nullcontext() if visible else (run.folder / LOG).open("ab") as log:
         return subprocess.Popen(argv, stdin=pipe, stdout=log, stderr=log, start_new_session=True)
+
+
+def _read_progress(run: Run) -> str:
+    """Return how far a run is, as it says itself."""
+    try:
+        return (run.folder / PROGRESS).read_text(encoding="utf-8") or "starting"
+    except OSError:  # it imports torch and Lightning
+        return "starting"
 
 
 def _read_outcome(run: Run) -> Run:
@@ -119,6 +138,7 @@ def _read_outcome(run: Run) -> Run:
 
 def _settle(run: Run, code: int, *, has_log: bool) -> Run:
     """Return a run whose process has ended, with its outcome."""
+    (run.folder / PROGRESS).unlink(missing_ok=True)
     ended = _read_outcome(run)
     if ended.result is not None or ended.error is not None:
         return ended

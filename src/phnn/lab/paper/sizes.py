@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from phnn._tables import keep_columns
 from phnn.conversion import to_dense
 from phnn.lab.paper.printed import PRINTED, Printed
 from phnn.lab.tables import render
@@ -65,16 +66,23 @@ class Row:
     remark: str
 
 
+# columns of the table for a terminal
+FIRST = ("table", "model", "n", "params", "paper_params", "agrees")
+
+
 def derive_rows(tables: str = "*") -> list[Row]:
     """Return every row of the paper's tables.
 
     Args:
         tables: A pattern of the labels wanted, such as "tab:sed_*".
     """
+    wanted = [printed for printed in PRINTED if fnmatch.fnmatch(printed.table, tables)]
+    if not wanted:
+        known = ", ".join(dict.fromkeys(printed.table for printed in PRINTED))
+        raise ValueError(f"only={tables} matches no table of the paper; they are {known}")
     return [
         _derive_row(printed, version, numbers)
-        for printed in PRINTED
-        if fnmatch.fnmatch(printed.table, tables)
+        for printed in wanted
         for version, numbers in printed.numbers.items()
     ]
 
@@ -90,7 +98,11 @@ def render_rows(rows: Iterable[Row], format: str = "text") -> str:
     if format == "csv":
         return render(names, map(astuple, rows), format) + "\n"
     cells = [[_show(value) for value in astuple(row)] for row in rows]
-    table = render([name.replace("_", " ") for name in names], cells, format)
+    head = [name.replace("_", " ") for name in names]
+    if format == "text":  # for a terminal: what is compared comes first
+        order = [names.index(name) for name in (*FIRST, *(n for n in names if n not in FIRST))]
+        head, *cells = keep_columns([[row[i] for i in order] for row in (head, *cells)], len(FIRST))
+    table = render(head, cells, format)
     return f"{table}\n\n{NOTE}\n"
 
 

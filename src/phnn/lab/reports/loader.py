@@ -23,7 +23,7 @@ class CachingRunLoader:
     """
 
     def __init__(self, overrides: Tree | None = None) -> None:
-        self._overrides = overrides or {}
+        self.overrides = overrides or {}
         self._data: dict[str, Data | DataMissingError] = {}
 
     def load(self, run: Run) -> tuple[nn.Module, Data]:
@@ -42,7 +42,7 @@ class CachingRunLoader:
         return hashlib.sha256((run.folder / MODEL).read_bytes() + key.encode()).hexdigest()
 
     def _build_recipe(self, trained: Trained) -> Recipe:
-        return build_recipe(merge(trained.recipe.to_dict(), self._overrides))
+        return build_recipe(merge(trained.recipe.to_dict(), self.overrides))
 
     def _read(self, recipe: Recipe) -> Data:
         key = _describe_data(recipe)

@@ -10,11 +10,13 @@ from phnn.lab import pages
 from phnn.lab.pages import Section, render_page
 from phnn.lab.recipe import Tree
 from phnn.lab.reports.algebras import show_algebras
+from phnn.lab.reports.conclusions import conclude
 from phnn.lab.reports.curves import show_curves
 from phnn.lab.reports.loader import CachingRunLoader
 from phnn.lab.reports.provenance import show_provenance, show_runs
 from phnn.lab.reports.results import Results, read_results
 from phnn.lab.reports.scores import show_scores, show_table
+from phnn.lab.reports.shipped import show_shipped
 from phnn.lab.runs import MODEL
 from phnn.lab.tasks.report import DataMissingError, Say, find_trained
 from phnn.lab.tasks.task import resolve
@@ -40,17 +42,23 @@ def write_report(
         The path of the file.
     """
     results = read_results(folder)
-    sections = _make_sections(results, CachingRunLoader(overrides), say or (lambda text: None))
-    ended = sum(run.result is not None for run in results.runs)
-    about = f"{results.name}: {ended} of {len(results.runs)} runs have ended."
+    sections = _make_sections(
+        folder, results, CachingRunLoader(overrides), say or (lambda text: None)
+    )
+    about = conclude(results)
     out = folder / REPORT if out is None else out
     out.parent.mkdir(parents=True, exist_ok=True)
     write_text(out, render_page(results.title, about, list(sections)))
     return out
 
 
-def _make_sections(results: Results, loader: CachingRunLoader, say: Say) -> Iterator[Section]:
+def _make_sections(
+    folder: Path, results: Results, loader: CachingRunLoader, say: Say
+) -> Iterator[Section]:
     yield show_table(results)
+    shipped = show_shipped(folder, results, loader, say)
+    if shipped is not None:
+        yield shipped
     yield show_scores(results)
     yield show_curves(results)
     trained = find_trained(results.runs)

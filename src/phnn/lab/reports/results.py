@@ -56,6 +56,11 @@ def read_results(folder: Path) -> Results:
             ) from error
     if (folder / CONFIG).is_file():
         return _read_run(folder)
+    if not folder.is_dir():
+        what = "is a file" if folder.exists() else "does not exist"
+        raise FileNotFoundError(
+            f"{folder} {what}; give a folder written by phnn compare or phnn train"
+        )
     raise FileNotFoundError(
         f"{folder} has neither {RESULTS} nor {CONFIG}; give a folder written by phnn compare or "
         "phnn train"

@@ -16,7 +16,7 @@ from phnn.lab.reports.tables import explain_columns, tabulate
 
 def show_table(results: Results) -> Section:
     """Return the section with the table."""
-    head, *rows = tabulate(results.summaries)
+    head, *rows = tabulate(results.summaries, with_recipe=False)
     explained = pages.paragraph(explain_columns(results.task, results.power))
     elements = [pages.table(head, rows), pages.fold("What the columns mean", explained)]
     return Section("results", "Results", elements)

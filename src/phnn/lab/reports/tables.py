@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from phnn._tables import keep_columns
 from phnn.io.atomic import write_text
 from phnn.lab.comparison import Comparison
 from phnn.lab.paper.emissions import INTENSITY, POWER
@@ -18,8 +19,8 @@ RESULTS = "results.json"
 
 
 def render_text(summaries: Sequence[Summary]) -> str:
-    """Return the table for the terminal."""
-    head, *rows = tabulate(summaries)
+    """Return the table for a terminal of 80 columns: the names, the scores, and what else fits."""
+    head, *rows = keep_columns(tabulate(summaries, with_recipe=False), first=2)
     return render(head, rows)
 
 
@@ -80,27 +81,32 @@ def _render_markdown(
     return "\n".join([*page, "", "## Failed runs", "", *failed] if failed else page)
 
 
-def tabulate(summaries: Sequence[Summary]) -> list[list[str]]:
-    """Return the head of the table and its rows, without empty columns."""
+def tabulate(summaries: Sequence[Summary], *, with_recipe: bool = True) -> list[list[str]]:
+    """Return the head of the table and its rows, without empty columns.
+
+    Args:
+        summaries: The rows.
+        with_recipe: Whether to name the recipe, even if all have the same.
+    """
     scores, primary = summaries[0].task.scores, summaries[0].task.primary
     columns = {
         "recipe": [summary.family for summary in summaries],
         "variant": [summary.variant for summary in summaries],
-        "conv parameters": [
-            _share(summary.conv_parameters, summary.conv_parameters_percent)
-            for summary in summaries
-        ],
-        "parameters": [
-            _share(summary.parameters, summary.parameters_percent) for summary in summaries
-        ],
-        "storage MB": [_number(summary.storage_mb, 2) for summary in summaries],
         **{
             _head(score): [format_score(summary, score) for summary in summaries]
             for score in scores
         },
         f"paper {primary.unit or primary.label}": [summary.paper or "" for summary in summaries],
-        "p": [_p_value(summary) for summary in summaries],
+        "parameters": [
+            _share(summary.parameters, summary.parameters_percent) for summary in summaries
+        ],
+        "storage MB": [_number(summary.storage_mb, 2) for summary in summaries],
         "runs": [_runs(summary) for summary in summaries],
+        "p": [_p_value(summary) for summary in summaries],
+        "conv parameters": [
+            _share(summary.conv_parameters, summary.conv_parameters_percent)
+            for summary in summaries
+        ],
         "train s/100": [
             _format_spread(summary.train_seconds_per_100, summary.train_seconds_per_100_std, 2)
             for summary in summaries
@@ -111,6 +117,8 @@ def tabulate(summaries: Sequence[Summary]) -> list[list[str]]:
         "CO2 g": [_number(summary.co2_kg, 2, 1000) for summary in summaries],
         "CO2 g (estimate)": [_number(summary.co2_kg_paper, 2, 1000) for summary in summaries],
     }
+    if not with_recipe and len(set(columns["recipe"])) == 1:
+        del columns["recipe"]
     filled = {name: column for name, column in columns.items() if any(column)}
     return [list(filled), *map(list, zip(*filled.values(), strict=True))]
 
@@ -143,9 +151,7 @@ def _share(count: int | None, percent: float | None) -> str:
 
 
 def _p_value(summary: Summary) -> str:
-    if summary.p_value is not None:
-        return f"{summary.p_value:.4f}"
-    return "" if summary.parameters_percent in (None, 100) else "undefined"
+    return _number(summary.p_value, 4)
 
 
 def _runs(summary: Summary) -> str:
@@ -165,7 +171,7 @@ def explain_columns(task: Task, power: float) -> str:
     return (
         f"{labels}: on the test split, mean ± standard deviation over the seeds{arrow}. "
         f"p: paired t-test of the {task.primary.label} against the network with 100 % of the "
-        "parameters, over common seeds; undefined with fewer than two. train s/100: seconds for "
+        "parameters, over common seeds, two at least. train s/100: seconds for "
         "100 iterations, mean ± standard deviation over the iterations of the last epoch. test s: "
         "seconds for the test split. hours, kWh, CO2: all seeds together; kWh and CO2 measured by "
         f"codecarbon; the estimate is the paper's: hours × {power:g} W × {INTENSITY} kg/kWh. "

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from phnn.lab.recipe import build_recipe
 from phnn.lab.training import Stopped, train
+from phnn.lab.training.status import StatusFile
 
 WAIT_SECONDS = 30.0  # for a process that still holds the folder, and for this one to end
 
@@ -26,15 +27,17 @@ def main(folder: str, description: str) -> int:
 
     Args:
         folder: The folder of the run.
-        description: The recipe, the names and the command of the run, as JSON.
+        description: The recipe, the names and the command of the run, and whether its progress is
+            visible, as JSON.
 
     Returns:
         The exit code.
     """
     given = json.loads(description)
     recipe = build_recipe(given.pop("recipe"))
+    progress = given.pop("visible") or StatusFile(Path(folder))
     try:
-        train(recipe, Path(folder), wait=WAIT_SECONDS, **given)
+        train(recipe, Path(folder), wait=WAIT_SECONDS, progress=progress, **given)
     except Stopped as stopped:
         print(f"stopped by {stopped.name}", file=sys.stderr)
         return stopped.exit_code

@@ -46,6 +46,9 @@ def check_recipe(recipe: Recipe) -> None:
         resolve(task.check_network)(model)
     if recipe.start is not None and not Path(recipe.start).exists():
         raise FileNotFoundError(f"there is no file {recipe.start} to start from")
+    root = recipe.data.get("root")
+    if isinstance(root, str | Path) and not Path(root).expanduser().exists():
+        raise FileNotFoundError(f"there is no folder {root} with the data; see --data.root")
     teacher = recipe.distill
     if teacher is not None and not _is_function(teacher) and not Path(teacher).exists():
         raise FileNotFoundError(
@@ -149,9 +152,12 @@ def _start_from(start: str, model: Network) -> Network:
     assert isinstance(saved, Network)  # load builds networks of the zoo when it is given no model
     for key, value in model.config.items():
         if key not in _NEW_AT_START and saved.config[key] != value:
+            own = saved.config[key]
+            hint = f"leave --model.{key} out" if own is None else f"give --model.{key} {own}"
+            shown = "none" if own is None else own
             raise ValueError(
-                f"{start} holds a network with {key}={saved.config[key]}, the recipe has "
-                f"{key}={value}; give --model.{key} {saved.config[key]}"
+                f"{start} holds another network than the recipe: its {key} is {shown}, not "
+                f"{value}; {hint}"
             )
     if saved.config["num_classes"] != model.config["num_classes"]:
         saved.reset_classifier(model.config["num_classes"])

@@ -9,7 +9,9 @@ import lightning
 import torch
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
+from phnn._screen import Screen
 from phnn.io import save
+from phnn.lab.ranks import is_first_process
 from phnn.lab.recipe import Recipe
 from phnn.lab.runs import METRICS, MODEL, public
 from phnn.lab.stopping import Stoppable, Stopped
@@ -20,6 +22,7 @@ from phnn.lab.training.checkpoints import Keeper
 from phnn.lab.training.clock import Clock, TestClock
 from phnn.lab.training.energy import EnergyMeter
 from phnn.lab.training.epochs import EpochLog
+from phnn.lab.training.progress import RunProgress, describe_run
 from phnn.lab.training.provenance import describe_environment
 from phnn.lab.training.sealing import check, choose
 from phnn.lab.training.trainer import (
@@ -33,14 +36,14 @@ from phnn.lab.training.trainer import (
 LOG_STEPS = 50  # between two points of the logger's curves
 
 
-def fit(recipe: Recipe, out: Path, stop: Stoppable, *, progress: bool) -> dict[str, Any]:
+def fit(recipe: Recipe, out: Path, stop: Stoppable, screen: Screen | None) -> dict[str, Any]:
     """Train and test the network of a recipe; save it.
 
     Args:
         recipe: What to run.
         out: The folder of the run. A checkpoint there is continued.
         stop: The signals that may end the training.
-        progress: Whether to show a progress bar.
+        screen: Where to show how far it is; None for nowhere.
 
     Returns:
         The result; nothing in processes other than the first of a run.
@@ -49,8 +52,12 @@ def fit(recipe: Recipe, out: Path, stop: Stoppable, *, progress: bool) -> dict[s
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     with calm_lightning():
+        if screen is not None:
+            screen.phase("reading the data")
         data = build_data(recipe)
         learner = build_learner(recipe, data)
+        if screen is not None and is_first_process():
+            screen.say(*describe_run(learner, data, out))
         clock = Clock()
         log = EpochLog(out / METRICS, clock)
         keeper = Keeper(out, log, stop, options.checkpoint_steps, options.checkpoint_minutes)
@@ -69,8 +76,8 @@ def fit(recipe: Recipe, out: Path, stop: Stoppable, *, progress: bool) -> dict[s
                 log,
                 *make_callbacks(options, learner, steps * options.max_epochs),
                 keeper,
+                *([] if screen is None else [RunProgress(screen, log)]),
             ],
-            progress=progress,
             logger=make_logger(options, out),
             log_every_n_steps=min(LOG_STEPS, steps),
             limit_val_batches=1.0 if has_validation else 0,
@@ -95,6 +102,8 @@ def fit(recipe: Recipe, out: Path, stop: Stoppable, *, progress: bool) -> dict[s
         if keeper.best_epoch is not None:
             check(keeper.best)
             learner.load_weights(torch.load(keeper.best, weights_only=True, map_location="cpu"))
+        if screen is not None:
+            screen.phase("testing")
         scores = test(learner, data, trainer)
         if not trainer.is_global_zero:
             return {}

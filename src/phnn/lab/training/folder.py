@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -11,24 +11,21 @@ from typing import Any
 from filelock import Timeout
 
 from phnn.lab.files import lock
+from phnn.lab.ranks import is_first_process
 from phnn.lab.recipe import Recipe
 from phnn.lab.runs import (
+    CONFIG,
     FAILURE,
     LAST,
+    METRICS,
     RESULT,
     Run,
     RunFolderError,
     check_folder,
+    is_longer,
     read_json,
     write_json,
 )
-
-_RANKS = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK")  # in Lightning's order
-
-
-def is_first_process() -> bool:
-    """Return whether this process is the one of a run that writes files."""
-    return int(next((os.environ[name] for name in _RANKS if name in os.environ), 0)) == 0
 
 
 @contextmanager
@@ -49,6 +46,7 @@ def open_folder(
     if not is_first_process():
         yield read_json(out / RESULT)
         return
+    new = [path for path in (out, *out.parents) if not path.exists()]
     out.mkdir(parents=True, exist_ok=True)
     try:
         held = lock(out / ".lock", wait)
@@ -59,12 +57,22 @@ def open_folder(
     with held:
         check_folder(out, recipe)
         result: dict[str, Any] | None = read_json(out / RESULT)
+        if result is not None and (out / CONFIG).exists() and is_longer(Run.open(out), recipe):
+            # what describes the shorter run goes first: a folder never holds half of each
+            (out / RESULT).unlink()
+            result = None
         if result is None:
             _prepare(out, recipe, names)
         try:
             yield result
-        except Exception as error:
-            write_json(out / FAILURE, {"error": f"{type(error).__name__}: {error}"})
+        except BaseException as error:
+            if new and not names and not (out / METRICS).exists():  # nothing was trained
+                shutil.rmtree(out, ignore_errors=True)
+                for parent in new[1:]:
+                    with suppress(OSError):
+                        parent.rmdir()
+            elif isinstance(error, Exception):
+                write_json(out / FAILURE, {"error": f"{type(error).__name__}: {error}"})
             raise
 
 

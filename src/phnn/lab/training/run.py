@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+from phnn._screen import Screen
+from phnn.lab.ranks import is_first_process
 from phnn.lab.recipe import Recipe
 from phnn.lab.runs import RESULT, write_json
 from phnn.lab.stopping import Stoppable
 from phnn.lab.training.build import check_recipe
-from phnn.lab.training.folder import is_first_process, open_folder
+from phnn.lab.training.folder import open_folder
 
 
 def train(
@@ -19,7 +22,7 @@ def train(
     *,
     command: str = "",
     names: Mapping[str, Any] | None = None,
-    progress: bool = True,
+    progress: bool | Screen = True,
     wait: float = 0.0,
 ) -> dict[str, Any]:
     """Train and test a network, or continue a run that was stopped.
@@ -32,10 +35,11 @@ def train(
     Args:
         recipe: What to run.
         out: The folder of the run. A run of the same recipe that was stopped there continues from
-            its last complete checkpoint. One that has ended is not repeated.
+            its last complete checkpoint. One that has ended is not repeated; with more epochs, it
+            goes on from its last epoch, at the rate of the longer schedule.
         command: The command that started the run, for the result.
         names: What a comparison calls the run: `comparison`, `family` and `variant`.
-        progress: Whether to show a progress bar.
+        progress: Whether to show how far it is, on stderr; or where to show it.
         wait: Seconds to wait for another process that holds the folder.
 
     Returns:
@@ -53,7 +57,9 @@ def train(
             return finished if is_first_process() else {}
         from phnn.lab.training.fitting import fit  # Lightning takes seconds to import
 
-        result = fit(recipe, out, stop, progress=progress)
+        screen = Screen() if progress is True else progress or None
+        with screen or nullcontext():
+            result = fit(recipe, out, stop, screen)
         if result:
             result["command"] = command
             write_json(out / RESULT, result)

@@ -13,7 +13,7 @@ from typing import Any
 import lightning
 from lightning.pytorch import callbacks as lightning_callbacks
 from lightning.pytorch import loggers
-from lightning.pytorch.callbacks import Callback, Checkpoint, TQDMProgressBar
+from lightning.pytorch.callbacks import Callback, Checkpoint
 from torch import Tensor
 
 from phnn.lab.recipe import TrainerOptions
@@ -23,14 +23,13 @@ from phnn.lab.training.checkpoints import AtomicCheckpointIO
 
 
 def make_trainer(
-    options: TrainerOptions, *, callbacks: list[Callback], progress: bool, **arguments: Any
+    options: TrainerOptions, *, callbacks: list[Callback], **arguments: Any
 ) -> lightning.Trainer:
     """Return Lightning's trainer for our loaders and checkpoints.
 
     Args:
         options: How to train.
         callbacks: Our callbacks.
-        progress: Whether to show a progress bar.
         arguments: Further arguments of Lightning's trainer.
     """
     return lightning.Trainer(
@@ -42,11 +41,11 @@ def make_trainer(
         precision=options.precision,  # type: ignore[arg-type]
         gradient_clip_val=options.gradient_clip_val,
         deterministic=options.deterministic,
-        callbacks=[*callbacks, *([_ProgressBar(refresh_rate=10)] if progress else [])],
+        callbacks=callbacks,
         plugins=[AtomicCheckpointIO()],
         num_sanity_val_steps=0,
         enable_checkpointing=any(isinstance(each, Checkpoint) for each in callbacks),
-        enable_progress_bar=progress,
+        enable_progress_bar=False,  # ours goes to stderr, in plain lines where nobody watches
         enable_model_summary=False,
         use_distributed_sampler=False,  # our loaders know their process
         **arguments,
@@ -135,13 +134,6 @@ class LightningData(lightning.LightningDataModule):
 def to_lightning(data: Data) -> lightning.LightningDataModule:
     """Return the data of a task as a data module, which they may be already."""
     return data if isinstance(data, lightning.LightningDataModule) else LightningData(data)
-
-
-class _ProgressBar(TQDMProgressBar):
-    """Lightning's bar without the number that it gives to log folders."""
-
-    def get_metrics(self, *args: Any) -> dict[str, Any]:
-        return {key: value for key, value in super().get_metrics(*args).items() if key != "v_num"}
 
 
 @contextmanager

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from phnn._screen import ProgressBar
 from phnn.io.atomic import write_text
 from phnn.lab.files import lock
 from phnn.lab.tasks.sound.features import POOLED, Magnitudes, check_magnitudes, count_hop, extract
@@ -191,8 +192,6 @@ def _compute(
     recordings: Sequence[Recording], format: Format, options: Options, folder: Path, broken: Broken
 ) -> None:
     """Compute the features that are not marked as done."""
-    from tqdm import tqdm  # type: ignore[import-untyped]
-
     scale = options.scale(format.channels)
     blocks = -(-format.samples // (POOLED * count_hop(format.rate)))
     shape = (len(recordings), len(scale), BINS, POOLED * blocks)
@@ -201,7 +200,9 @@ def _compute(
     digests = _open(folder / "digests.npy", (len(recordings), 32), "uint8")
     done = _open(folder / "done.npy", shape[:1], "bool")
     skipped = Skipped(broken)
-    for row, recording in enumerate(tqdm(recordings, desc="spectrograms", unit="recording")):
+    bar = ProgressBar()
+    for row, recording in enumerate(recordings):
+        bar("computing spectrograms", row, len(recordings))
         if done[row]:
             continue
         with skipped:
@@ -223,6 +224,7 @@ def _compute(
             sums.flush()
             digests.flush()
             done[row] = True
+    bar.close()
     index: dict[str, Any] = {"rows": np.flatnonzero(done).tolist(), "skipped": skipped.reasons}
     index["sha256"] = _seal_index(index, digests)
     done.flush()

@@ -28,12 +28,14 @@ class Event(NamedTuple):
         end: The end in seconds.
         label: The class.
         probability: The mean over the frames.
+        track: 1; 2 or 3 for further events of the class at the same time.
     """
 
     start: float
     end: float
     label: str
     probability: float
+    track: int = 1
 
 
 @dataclass(frozen=True)
@@ -58,13 +60,17 @@ class Heard:
 
 
 def predict(
-    model: Network, metadata: Mapping[str, Any], inputs: Sequence[str | Path]
+    model: Network,
+    metadata: Mapping[str, Any],
+    inputs: Sequence[str | Path],
+    threshold: float = THRESHOLD,
+    merge: bool = False,
 ) -> Iterator[Answer]:
     """Yield the answer for each recording, see `detect`."""
-    for heard in detect(model, metadata, inputs):
+    for heard in detect(model, metadata, inputs, threshold=threshold, merge=merge):
         lines = [
-            f"{heard.file}: {event.start:.1f} to {event.end:.1f} s: "
-            f"{event.label} ({100 * event.probability:.1f} %)"
+            f"{heard.file}: {event.start:.1f} to {event.end:.1f} s: {event.label}"
+            f"{f' #{event.track}' if event.track > 1 else ''} ({100 * event.probability:.1f} %)"
             for event in heard.events
         ]
         yield Answer(
@@ -76,7 +82,12 @@ def predict(
 
 
 def detect(
-    model: Network, metadata: Mapping[str, Any], recordings: Sequence[str | Path]
+    model: Network,
+    metadata: Mapping[str, Any],
+    recordings: Sequence[str | Path],
+    *,
+    threshold: float = THRESHOLD,
+    merge: bool = False,
 ) -> Iterator[Heard]:
     """Yield what a network detects in each recording.
 
@@ -87,15 +98,20 @@ def detect(
         metadata: The metadata of the network.
         recordings: Files, or folders of files. For recordings with two microphones the file of the
             first, NAME_A.wav, with NAME_B.wav beside it.
+        threshold: The probability above which an event is active.
+        merge: Whether events of one class that overlap become one.
     """
+    if not 0 < threshold < 1:
+        raise ValueError(f"threshold={threshold} must be a probability between 0 and 1")
     for file in find_recordings(recordings):
         waves = _find_waves(file, metadata["microphones"])
         wave = _read(waves, metadata)
         magnitudes, probabilities = _hear(model, metadata, wave)
         seconds = wave.shape[1] / metadata["rate"]
+        events = find_events(probabilities, metadata["classes"], seconds, threshold)
         yield Heard(
             file=file,
-            events=tuple(find_events(probabilities, metadata["classes"], seconds)),
+            events=tuple(merge_events(events) if merge else events),
             truth=_read_truth(file),
             magnitudes=magnitudes,
             seconds=seconds,
@@ -132,20 +148,23 @@ def _hear(model: Network, metadata: Mapping[str, Any], wave: Tensor) -> tuple[Te
     return torch.cat(magnitudes, 1), torch.cat(probabilities)
 
 
-def find_events(probabilities: Tensor, classes: Sequence[str], seconds: float) -> list[Event]:
+def find_events(
+    probabilities: Tensor, classes: Sequence[str], seconds: float, threshold: float = THRESHOLD
+) -> list[Event]:
     """Return an event for each sequence of frames in which a track is active.
 
     Args:
         probabilities: (frames, classes · overlaps), for frames of a tenth of a second.
         classes: The names of the classes.
         seconds: The length of the recording; no event ends after it.
+        threshold: The probability above which an event is active.
 
     Example:
         >>> find_events(torch.tensor([[0.1], [0.75], [1.0], [0.5]]), ["Knock"], 60)
-        [Event(start=0.1, end=0.3, label='Knock', probability=0.875)]
+        [Event(start=0.1, end=0.3, label='Knock', probability=0.875, track=1)]
     """
     overlaps = probabilities.shape[1] // len(classes)
-    active = (probabilities > THRESHOLD).int()
+    active = (probabilities > threshold).int()
     silence = active.new_zeros(1, active.shape[1])
     steps = torch.cat([silence, active, silence]).diff(dim=0)
     events = []
@@ -160,7 +179,46 @@ def find_events(probabilities: Tensor, classes: Sequence[str], seconds: float) -
                     probability=probabilities[start:end, track].mean().item(),
                 )
             )
-    return sorted(events)
+    return _number_tracks(sorted(events))
+
+
+def _number_tracks(events: Sequence[Event]) -> list[Event]:
+    """Return events with the number of each among those of its class at its start.
+
+    Tracks of a network have no meaning of their own: an event that is alone is always the first.
+
+    Args:
+        events: In the order of their starts.
+    """
+    numbered: list[Event] = []
+    for event in events:
+        at_once = [e for e in numbered if e.label == event.label and e.end > event.start]
+        taken = {other.track for other in at_once}
+        track = next(number for number in range(1, len(taken) + 2) if number not in taken)
+        numbered.append(event._replace(track=track))
+    return numbered
+
+
+def merge_events(events: Sequence[Event]) -> list[Event]:
+    """Return one event for all of a class that overlap, with the highest of their probabilities.
+
+    Args:
+        events: In the order of their starts.
+
+    Example:
+        >>> merge_events([Event(0.0, 2.0, "Knock", 0.7), Event(1.0, 3.0, "Knock", 0.9, track=2)])
+        [Event(start=0.0, end=3.0, label='Knock', probability=0.9, track=1)]
+    """
+    merged: dict[str, list[Event]] = {}
+    for event in events:
+        known = merged.setdefault(event.label, [])
+        if known and event.start <= known[-1].end:
+            last = known[-1]
+            end, probability = max(last.end, event.end), max(last.probability, event.probability)
+            known[-1] = last._replace(end=end, probability=probability)
+        else:
+            known.append(event._replace(track=1))
+    return sorted(event for found in merged.values() for event in found)
 
 
 def find_recordings(paths: Sequence[str | Path]) -> list[Path]:

@@ -26,6 +26,7 @@ import numpy.typing as npt
 from scipy import fft
 from scipy.signal import oaconvolve
 
+from phnn._screen import ProgressBar
 from phnn.io.atomic import replacing, write_text
 from phnn.lab.files import read_json
 from phnn.lab.tasks.sound.classes import SETTINGS
@@ -371,20 +372,24 @@ def _check_space(out: Path, needed: int) -> None:
 
 
 def _run(produce: partial[None], scenes: Sequence[tuple[Split, int]], jobs: int) -> None:
-    from tqdm import tqdm  # type: ignore[import-untyped]
-
-    bar = partial(tqdm, total=len(scenes), unit="scene", disable=not scenes)
+    bar, total = ProgressBar(), len(scenes)
     if jobs == 1:
-        for scene in bar(scenes):
+        for number, scene in enumerate(scenes):
+            bar("making scenes", number, total)
             produce(*scene)
+        bar.close()
         return
     # spawn: a process that has threads of torch cannot safely be forked
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(jobs, context, initializer=_end_with_parent)
     try:
-        for done in bar(as_completed([pool.submit(produce, *scene) for scene in scenes])):
+        made = as_completed([pool.submit(produce, *scene) for scene in scenes])
+        bar("making scenes", 0, total)
+        for number, done in enumerate(made, 1):
             done.result()
+            bar("making scenes", number, total)
     finally:
+        bar.close()
         pool.shutdown(cancel_futures=True)
 
 

@@ -70,11 +70,29 @@ def _draw_bars(
     colour: str,
     shift: float,
 ) -> None:
+    tracks = _stack(events)
+    most = max(tracks, default=0) + 1
     panel.barh(
-        [classes.index(event.label) + shift for event in events],
+        [
+            classes.index(event.label) + shift + track * HEIGHT / most
+            for event, track in zip(events, tracks, strict=True)
+        ],
         [event.end - event.start for event in events],
-        HEIGHT,
+        HEIGHT / most,
         [event.start for event in events],
         align="edge",
         color=colour,
     )
+
+
+def _stack(events: Sequence[Event | sound.Event]) -> list[int]:
+    """Return a row for each event within that of its class, so that no two cover each other."""
+    rows: list[int] = []
+    for i, event in enumerate(events):
+        taken = {
+            rows[j]
+            for j, other in enumerate(events[:i])
+            if other.label == event.label and other.end > event.start and other.start < event.end
+        }
+        rows.append(next(row for row in range(len(taken) + 1) if row not in taken))
+    return rows

@@ -43,7 +43,7 @@ def _conclude_one(summary: Summary, results: Results, score: Score) -> str:
     return (
         f"{summary.variant} reaches {_show(summary, score)} on the test split of {summary.family}"
         f"{after}. It has {summary.parameters:,} parameters, its file takes "
-        f"{summary.storage_mb:.2f} MB, and training took {format_time(seconds)}."
+        f"{summary.storage_mib:.2f} MiB, and training took {format_time(seconds)}."
     )
 
 

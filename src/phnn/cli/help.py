@@ -25,7 +25,7 @@ POSITIONALS = {
     "inputs": "INPUTS...",
     "comparison": "[COMPARISON]",
     "folder": "FOLDER",
-    "results": "[RESULTS]",
+    "results": "[RESULTS...]",
 }
 
 

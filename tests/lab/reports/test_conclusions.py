@@ -42,7 +42,7 @@ def test_two_sentences_about_a_run(results):
     folder = results / "runs" / "tiny-n=2-seed0"
     assert conclude(read_results(folder)) == (
         "resnet20 n=2 reaches an accuracy of 75.00 % on the test split of mine. It has 10 "
-        "parameters, its file takes 0.00 MB, and training took 1 s."
+        "parameters, its file takes 0.00 MiB, and training took 1 s."
     )
     (folder / "result.json").unlink()
     assert conclude(read_results(folder)) == "No run has ended yet. 1 are waiting, 0 failed."

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from phnn import algebra, analysis, decompose, functional, init, lab, models, nn, testing
     from phnn.acceleration import accelerate
     from phnn.conversion import convert, to_dense
-    from phnn.io import export, load, save
+    from phnn.io import export, from_pretrained, load, push_to_hub, save
     from phnn.models import create_model, list_models
     from phnn.nn import (
         PHGRU,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         param_groups,
     )
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 __all__ = [
     "PHGRU",
@@ -53,6 +53,7 @@ __all__ = [
     "create_model",
     "decompose",
     "export",
+    "from_pretrained",
     "functional",
     "init",
     "lab",
@@ -61,6 +62,7 @@ __all__ = [
     "models",
     "nn",
     "param_groups",
+    "push_to_hub",
     "save",
     "testing",
     "to_dense",
@@ -73,9 +75,11 @@ _HOMES = {
     "convert": "phnn.conversion",
     "create_model": "phnn.models",
     "export": "phnn.io",
+    "from_pretrained": "phnn.io",
     "list_models": "phnn.models",
     "load": "phnn.io",
     "param_groups": "phnn.nn",
+    "push_to_hub": "phnn.io",
     "save": "phnn.io",
     "to_dense": "phnn.conversion",
 }

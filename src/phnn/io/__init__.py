@@ -3,6 +3,7 @@
 from phnn.io.atomic import check_output, replacing
 from phnn.io.container import ModelFileError, read_sealed, write_tensors
 from phnn.io.exporting import Exported, export
+from phnn.io.hub import HubError, from_pretrained, push_to_hub
 from phnn.io.inspection import Inspection, inspect
 from phnn.io.loading import load
 from phnn.io.saving import save
@@ -11,12 +12,15 @@ from phnn.runtimes import ExportError
 __all__ = [
     "ExportError",
     "Exported",
+    "HubError",
     "Inspection",
     "ModelFileError",
     "check_output",
     "export",
+    "from_pretrained",
     "inspect",
     "load",
+    "push_to_hub",
     "read_sealed",
     "replacing",
     "save",

@@ -66,8 +66,8 @@ def place_names(modules: list[str]) -> dict[str, dict[str, str]]:
 def render_page(module: str, places: dict[str, str]) -> str:
     """Return the page of a module."""
     summary = inspect.getdoc(import_module(module)) or ""
-    lines = [f"# {module}", "", "```{eval-rst}", f".. py:module:: {module}", "   :no-index-entry:", ""]
-    lines += [*summary.splitlines(), ""]
+    lines = [f"# {module}", "", "```{eval-rst}", f".. py:module:: {module}"]
+    lines += ["   :no-index-entry:", "", *summary.splitlines(), ""]
     elsewhere = []
     for name, full in places.items():
         value = getattr(import_module(module), name)

@@ -50,6 +50,7 @@ nb_execution_mode = "cache"
 nb_execution_raise_on_error = True
 nb_execution_timeout = 600
 nb_merge_streams = True
+nb_output_stderr = "remove"  # progress bars
 
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"

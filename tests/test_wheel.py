@@ -87,7 +87,7 @@ class TestDist:
         assert pictures
         assert all((ROOT / picture).exists() for picture in pictures)  # relative
 
-    def test_the_archive_builds_the_site(self, dist):
+    def test_the_archive_has_the_pages(self, dist):
         (archive,) = dist.glob("*.tar.gz")
         with tarfile.open(archive) as file:
             names = {name.partition("/")[2] for name in file.getnames()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -148,15 +149,12 @@ def make_api(token: str | None) -> HfApi:
 
 
 def _check_name(repo: str) -> None:
-    from huggingface_hub.errors import HFValidationError
-    from huggingface_hub.utils import validate_repo_id
-
     if Path(repo).suffix == SUFFIX or Path(repo).is_absolute():
         raise ValueError(f"{repo!r} is a path; phnn.load and phnn.save take files and folders")
-    try:
-        validate_repo_id(repo)
-    except HFValidationError as error:
-        raise ValueError(f"repo={repo!r} must be like 'user/model': {error}") from None
+    if not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", repo):
+        raise ValueError(
+            f"repo={repo!r} must be like 'user/model': two names of letters, digits, - . and _"
+        )
 
 
 def _has_own_card(api: HfApi, repo: str, revision: str | None) -> bool:

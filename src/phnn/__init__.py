@@ -8,13 +8,26 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from phnn import algebra, analysis, decompose, functional, init, lab, models, nn, testing
     from phnn.acceleration import accelerate
+    from phnn.adaptation import adapt, list_adapters, merge, remove_adapter, use_adapter
     from phnn.conversion import convert, to_dense
-    from phnn.io import export, from_pretrained, load, push_to_hub, save
+    from phnn.io import (
+        export,
+        export_lora,
+        from_pretrained,
+        load,
+        load_adapter,
+        push_to_hub,
+        save,
+        save_adapter,
+    )
     from phnn.models import create_model, list_models
     from phnn.nn import (
         PHGRU,
         PHLSTM,
         PHRNN,
+        ComponentBatchNorm,
+        ComponentDropout,
+        ComponentLayerNorm,
         PHConv1d,
         PHConv2d,
         PHConv3d,
@@ -25,7 +38,11 @@ if TYPE_CHECKING:
         PHGRUCell,
         PHLinear,
         PHLSTMCell,
+        PHMultiheadAttention,
         PHRNNCell,
+        PHTransformerDecoderLayer,
+        PHTransformerEncoderLayer,
+        WhiteningBatchNorm,
         param_groups,
     )
 
@@ -35,6 +52,9 @@ __all__ = [
     "PHGRU",
     "PHLSTM",
     "PHRNN",
+    "ComponentBatchNorm",
+    "ComponentDropout",
+    "ComponentLayerNorm",
     "PHConv1d",
     "PHConv2d",
     "PHConv3d",
@@ -45,43 +65,63 @@ __all__ = [
     "PHGRUCell",
     "PHLSTMCell",
     "PHLinear",
+    "PHMultiheadAttention",
     "PHRNNCell",
+    "PHTransformerDecoderLayer",
+    "PHTransformerEncoderLayer",
+    "WhiteningBatchNorm",
     "accelerate",
+    "adapt",
     "algebra",
     "analysis",
     "convert",
     "create_model",
     "decompose",
     "export",
+    "export_lora",
     "from_pretrained",
     "functional",
     "init",
     "lab",
+    "list_adapters",
     "list_models",
     "load",
+    "load_adapter",
+    "merge",
     "models",
     "nn",
     "param_groups",
     "push_to_hub",
+    "remove_adapter",
     "save",
+    "save_adapter",
     "testing",
     "to_dense",
+    "use_adapter",
 ]
 
 # where each name lives; whatever is not listed here is a module of the package
 _HOMES = {
-    **dict.fromkeys([name for name in __all__ if name.startswith("PH")], "phnn.nn"),
+    **dict.fromkeys([name for name in __all__ if name[0].isupper()], "phnn.nn"),
     "accelerate": "phnn.acceleration",
+    "adapt": "phnn.adaptation",
     "convert": "phnn.conversion",
     "create_model": "phnn.models",
     "export": "phnn.io",
+    "export_lora": "phnn.io",
     "from_pretrained": "phnn.io",
+    "list_adapters": "phnn.adaptation",
     "list_models": "phnn.models",
     "load": "phnn.io",
+    "load_adapter": "phnn.io",
+    "merge": "phnn.adaptation",
     "param_groups": "phnn.nn",
     "push_to_hub": "phnn.io",
+    "remove_adapter": "phnn.adaptation",
     "save": "phnn.io",
+    "save_adapter": "phnn.io",
     "to_dense": "phnn.conversion",
+    "use_adapter": "phnn.adaptation",
 }
 
 

@@ -19,7 +19,7 @@ from phnn.lab.tasks.images.report.confusion import (
     draw_confusions,
     score_classes,
 )
-from phnn.lab.tasks.images.report.gradcam import draw_looks, look
+from phnn.lab.tasks.images.report.gradcam import Look, draw_looks, look
 from phnn.lab.tasks.report import RunLoader, Say, find_trained, group_families
 
 SHOWN = 20  # classes in a table; of more classes, the worst and the best
@@ -149,7 +149,7 @@ def _draw_cases(
     pair: Sequence[Answered], indices: Sequence[int], loader: RunLoader, kind: str
 ) -> Picture:
     focus, answers = pair[-1]
-    looks = []
+    looks: list[Look] = []
     images: Tensor | None = None
     for run, _ in reversed(pair):  # the focus first: its images are shown
         model, data = loader.load(run)

@@ -6,6 +6,7 @@ import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -143,9 +144,7 @@ def make_api(token: str | None) -> HfApi:
         raise ImportError(
             'models on the hub need huggingface_hub: pip install "phnn[hub]"'
         ) from error
-    from phnn import __version__
-
-    return HfApi(token=token, library_name="phnn", library_version=__version__)
+    return HfApi(token=token, library_name="phnn", library_version=version("phnn"))
 
 
 def _check_name(repo: str) -> None:

@@ -192,6 +192,7 @@ class _StandIn:
     """What a name in a pickle stands for: an object that can be called, and not be changed."""
 
     __slots__ = ("_function",)
+    _function: Callable[..., Any]
 
     def __init__(self, function: Callable[..., Any]) -> None:
         object.__setattr__(self, "_function", function)

@@ -3,7 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint claims format clean
+.PHONY: help demo test test-slow lint claims format docs docs-links dist clean
+SPHINX := $(BIN)/sphinx-build --fail-on-warning --keep-going --quiet -c docs -d build/site-state
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | column -t -s '	'
@@ -40,8 +41,19 @@ format: .venv/dev.stamp  ## write the code the way `make lint` wants it
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
+docs: .venv/docs.stamp  ## build the documentation site in build/site; executes the notebooks
+	$(SPHINX) -b html . build/site
+	@echo "open build/site/index.html"
+
+docs-links: .venv/docs.stamp  ## ask the servers of all external links in the documentation
+	$(SPHINX) -b linkcheck . build/links
+
+dist: .venv/dev.stamp  ## build the source archive and the wheel in dist
+	rm -rf dist
+	$(BIN)/python -m build
+
 clean:  ## remove the environment and every cache
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv build dist docs/api .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 .venv/%.stamp: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

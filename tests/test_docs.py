@@ -16,7 +16,8 @@ from phnn.forms import Source
 from phnn.testing import assert_close
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+GUIDES = sorted((ROOT / "docs" / "guides").glob("*.md"))
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *GUIDES]
 # these have tests of their own, beside what they are about
 TESTED_ELSEWHERE = ("own-task.md", "tutorial.md")
 SKIP = "<!-- not run -->\n"  # before a block that cannot run here
@@ -73,7 +74,8 @@ def anchors(page):
 
 LINKED = [
     *PAGES,
-    *(ROOT / name for name in ("CHANGELOG.md", "benchmarks/README.md", "results/README.md")),
+    *(ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "CODE_OF_CONDUCT.md")),
+    *(ROOT / name for name in ("benchmarks/README.md", "results/README.md")),
     *sorted((ROOT / "results").glob("*.md")),
 ]
 

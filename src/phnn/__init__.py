@@ -10,7 +10,16 @@ if TYPE_CHECKING:
     from phnn.acceleration import accelerate
     from phnn.adaptation import adapt, list_adapters, merge, remove_adapter, use_adapter
     from phnn.conversion import convert, to_dense
-    from phnn.io import export, export_lora, load, load_adapter, save, save_adapter
+    from phnn.io import (
+        export,
+        export_lora,
+        from_pretrained,
+        load,
+        load_adapter,
+        push_to_hub,
+        save,
+        save_adapter,
+    )
     from phnn.models import create_model, list_models
     from phnn.nn import (
         PHGRU,
@@ -38,7 +47,7 @@ if TYPE_CHECKING:
         param_groups,
     )
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 __all__ = [
     "PHGRU",
@@ -72,6 +81,7 @@ __all__ = [
     "decompose",
     "export",
     "export_lora",
+    "from_pretrained",
     "functional",
     "init",
     "lab",
@@ -83,6 +93,7 @@ __all__ = [
     "models",
     "nn",
     "param_groups",
+    "push_to_hub",
     "remove_adapter",
     "save",
     "save_adapter",
@@ -100,12 +111,14 @@ _HOMES = {
     "create_model": "phnn.models",
     "export": "phnn.io",
     "export_lora": "phnn.io",
+    "from_pretrained": "phnn.io",
     "list_adapters": "phnn.adaptation",
     "list_models": "phnn.models",
     "load": "phnn.io",
     "load_adapter": "phnn.io",
     "merge": "phnn.adaptation",
     "param_groups": "phnn.nn",
+    "push_to_hub": "phnn.io",
     "remove_adapter": "phnn.adaptation",
     "save": "phnn.io",
     "save_adapter": "phnn.io",

@@ -75,6 +75,13 @@ def _join(parts: Iterable[str]) -> str:
     return f"{whole[:LONGEST]}-{hashlib.sha256(whole.encode()).hexdigest()[:8]}"
 
 
+def check_root(recipe: Recipe) -> None:
+    """Raise an error when the folder of the data is missing, before anything is written."""
+    root = recipe.data.get("root")
+    if isinstance(root, str | Path) and not Path(root).expanduser().exists():
+        raise FileNotFoundError(f"there is no folder {root} with the data; see --data.root")
+
+
 def name_variant(recipe: Recipe) -> str:
     """Return what the network is: its algebra, n, or the file that it starts from."""
     has_layers = recipe.model.get("n") is not None or recipe.model.get("algebra") is not None

@@ -51,7 +51,7 @@ def _train(recipe: str, overrides: Overrides, out: Path | None, screen: Screen) 
     from phnn.lab.recipe import FINE_TUNING, build_recipe, merge, read_recipe
 
     tree = read_recipe(recipe)
-    from phnn.cli.folders import choose_folder
+    from phnn.cli.folders import check_root, choose_folder
     from phnn.lab.runs import RESULT, read_json
     from phnn.lab.tasks import find_task
     from phnn.lab.training import train as run
@@ -62,6 +62,8 @@ def _train(recipe: str, overrides: Overrides, out: Path | None, screen: Screen) 
     built = build_recipe(merge(tree, overrides))
     folder = out or choose_folder(Path("runs"), Path(recipe).stem, build_recipe(tree), built)
     before = read_json(folder / RESULT)
+    if before is None:  # otherwise it is compared with where the data were
+        check_root(built)
     result = run(built, folder, command=show_command(), progress=screen)
     if result:  # of several processes, the first one speaks
         print(_show_scores(find_task(built.task), result))
@@ -225,7 +227,7 @@ def _compare(
     only: str | None,
     shard: str | None,
 ) -> int:
-    from phnn.cli.folders import name_comparison
+    from phnn.cli.folders import check_root, name_comparison
     from phnn.lab.comparison import (
         check_folders,
         choose,
@@ -251,6 +253,7 @@ def _compare(
     # a mistake shows now, not after hours
     for run in {(run.family, run.variant): run for run in chosen}.values():
         check_recipe(build_recipe(run.recipe or {}))
+        check_root(build_recipe(run.recipe or {}))
     check_folders(runs)
     command = show_command()
 

@@ -4,6 +4,7 @@ from phnn.io.adapters import LoraFile, export_lora, load_adapter, save_adapter
 from phnn.io.atomic import check_output, replacing
 from phnn.io.container import ModelFileError, read_sealed, write_tensors
 from phnn.io.exporting import Exported, export
+from phnn.io.hub import HubError, from_pretrained, push_to_hub
 from phnn.io.inspection import Inspection, inspect
 from phnn.io.loading import load
 from phnn.io.saving import save
@@ -12,15 +13,18 @@ from phnn.runtimes import ExportError
 __all__ = [
     "ExportError",
     "Exported",
+    "HubError",
     "Inspection",
     "LoraFile",
     "ModelFileError",
     "check_output",
     "export",
     "export_lora",
+    "from_pretrained",
     "inspect",
     "load",
     "load_adapter",
+    "push_to_hub",
     "read_sealed",
     "replacing",
     "save",

@@ -81,11 +81,11 @@ class FusionNet(Network):
         self.reset_classifier(num_classes)
         self.init_weights(init)
 
-    def forward(self, *signals: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+    def forward(self, *signals: torch.Tensor) -> torch.Tensor:
         """Return the scores of the classes."""
         return self.forward_head(self.forward_features(*signals))
 
-    def forward_features(self, *signals: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+    def forward_features(self, *signals: torch.Tensor) -> torch.Tensor:
         """Return the joined features of the encoders."""
         wanted = self.config["signals"]
         found = [tuple(signal.shape) for signal in signals]

@@ -84,8 +84,8 @@ class ViT(Network):
         tokens = maps.flatten(2).mT
         for block in self.blocks:
             tokens = block(tokens)
-        tokens = self.norm(tokens)
-        return tokens.mT.unflatten(2, maps.shape[2:])
+        grid: torch.Tensor = self.norm(tokens).mT.unflatten(2, maps.shape[2:])
+        return grid
 
     def forward_head(self, features: torch.Tensor) -> torch.Tensor:
         """Return the scores of the classes, from the mean over the tokens."""

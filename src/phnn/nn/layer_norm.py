@@ -87,7 +87,7 @@ class ComponentLayerNorm(nn.Module):
         centred = components - components.mean(-1, keepdim=True)
         axes = (-2, -1) if self.one_variance else (-1,)
         variance = centred.square().mean(axes, keepdim=True)
-        y = (centred * (variance + self.eps).rsqrt()).flatten(-2)
+        y: Tensor = (centred * (variance + self.eps).rsqrt()).flatten(-2)
         if self.weight is not None:
             y = y * self.weight.to(y.dtype)
         if self.bias is not None:

@@ -28,6 +28,7 @@ class _PHTransformerLayer(nn.Module):
     dense_type: ClassVar[type[nn.Module]]
     _attentions: ClassVar[tuple[str, ...]]  # torch's names; each has a norm and a dropout
 
+    self_attn: nn.Module
     linear1: nn.Module
     linear2: nn.Module
     dropout: nn.Dropout
@@ -201,6 +202,7 @@ class PHTransformerDecoderLayer(_PHTransformerLayer):
 
     dense_type = nn.TransformerDecoderLayer
     _attentions = ("self_attn", "multihead_attn")
+    multihead_attn: nn.Module
 
     def forward(
         self,

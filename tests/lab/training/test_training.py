@@ -163,7 +163,10 @@ def test_start_from_saved_weights(reference, tiny, tmp_path):
         for name in old
         if "running" not in name and "num_" not in name
     )
-    with pytest.raises(ValueError, match="holds a network with n=2, the recipe has n=4"):
+    with pytest.raises(
+        ValueError,
+        match="holds another network than the recipe: its n is 2, not 4; give --model",
+    ):
         run(tiny, tmp_path / "other", model={"n": 4}, start=start)
 
 

@@ -55,8 +55,8 @@ def _hours(recipe: Mapping[str, Any]) -> float:
     kind = "fixed" if model.get("algebra") else "learned" if model.get("n") else "real"
     trainer, data = recipe["trainer"], recipe["data"]
     if recipe["task"] == "sound":
-        share = trainer["max_epochs"] / 1000
-        return float(SEDNET_HOURS * share * SEDNET_SECONDS[kind] / SEDNET_SECONDS["real"])
+        share: float = trainer["max_epochs"] / 1000
+        return SEDNET_HOURS * share * SEDNET_SECONDS[kind] / SEDNET_SECONDS["real"]
     name = data.get("name")
     images: float = SIZES.get(name, 0) * trainer["max_epochs"]
     if trainer.get("max_steps"):

@@ -44,9 +44,6 @@ def check_recipe(recipe: Recipe) -> None:
     _check_network(task, recipe)
     if recipe.start is not None and not Path(recipe.start).exists():
         raise FileNotFoundError(f"there is no file {recipe.start} to start from")
-    root = recipe.data.get("root")
-    if isinstance(root, str | Path) and not Path(root).expanduser().exists():
-        raise FileNotFoundError(f"there is no folder {root} with the data; see --data.root")
     teacher = recipe.distill
     if teacher is not None and not _is_function(teacher) and not Path(teacher).exists():
         raise FileNotFoundError(

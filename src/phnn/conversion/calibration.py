@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from phnn.conversion.sites import Site
 
-__all__ = ["Calibration", "Forward", "evaluating", "first_tensor"]
+__all__ = ["Calibration", "Forward", "call_model", "evaluating", "first_tensor"]
 
 Forward = Callable[[nn.Module, Any], Any]
 HELD_OUT = 5  # every fifth call is kept for judging
@@ -38,7 +38,7 @@ class Calibration:
     def __init__(
         self, model: nn.Module, data: Any, forward: Forward | None = None, limit: int = 1024
     ) -> None:
-        self.forward = forward or _call
+        self.forward = forward or call_model
         device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
         calls = [_move(call, device) for call in _take(data, limit)]
         if not calls:
@@ -194,7 +194,8 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
-def _call(model: nn.Module, call: Any) -> Any:
+def call_model(model: nn.Module, call: Any) -> Any:
+    """Call a model with a tensor, a tuple of arguments or a dict of named ones."""
     if isinstance(call, Mapping):
         return model(**call)
     return model(*call) if isinstance(call, tuple | list) else model(call)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
+from torch.nn.parameter import UninitializedTensorMixin
 
 import phnn.nn as ph
 from phnn.nn._layer import computes_state
@@ -75,13 +77,14 @@ class Site:
         return sum(parameter.numel() for parameter in self.module.parameters())
 
 
-def find_sites(model: nn.Module, allow: Sequence[str] = ()) -> list[Site]:
+def find_sites(model: nn.Module, allow: Collection[str] = ()) -> list[Site]:
     """Return every dense layer of a model, in order, with the reason where it must stay.
 
     Args:
         model: Any model.
         allow: Class names of subclasses that compute what their torch class does.
     """
+    require_sizes(model)
     found = (_site(module, names, allow) for module, names in _modules(model))
     return [site for site in found if site is not None]
 
@@ -93,6 +96,22 @@ def find_ph_sites(model: nn.Module) -> list[Site]:
         for module, names in _modules(model)
         if isinstance(module, ph.PHLayer)
     ]
+
+
+def require_sizes(model: nn.Module) -> None:
+    """Refuse a model with lazy layers that have not run yet."""
+    for prefix, module in model.named_modules():
+        for name, tensor in (*module._parameters.items(), *module._buffers.items()):
+            if isinstance(tensor, UninitializedTensorMixin):
+                raise ValueError(
+                    f"{prefix or 'the model'} is a {type(module).__name__} whose {name} has no "
+                    "size yet; run the model on an example first"
+                )
+
+
+def holds_numbers(tensor: Tensor) -> bool:
+    """Return whether a tensor has values, which those of the meta device and fake ones lack."""
+    return not (tensor.is_meta or isinstance(tensor, FakeTensor))
 
 
 def _modules(model: nn.Module) -> list[tuple[nn.Module, tuple[str, ...]]]:
@@ -127,7 +146,7 @@ def owners(model: nn.Module) -> dict[int, list[str]]:
     return names
 
 
-def _site(module: nn.Module, names: tuple[str, ...], allow: Sequence[str]) -> Site | None:
+def _site(module: nn.Module, names: tuple[str, ...], allow: Collection[str]) -> Site | None:
     kind = type(module)
     if kind in _TWINS or _is_conv1d(module) or isinstance(module, _DENSE):
         reason = _obstacle(module, allow)
@@ -142,7 +161,7 @@ def _site(module: nn.Module, names: tuple[str, ...], allow: Sequence[str]) -> Si
     return None
 
 
-def _obstacle(module: nn.Module, allow: Sequence[str]) -> str:
+def _obstacle(module: nn.Module, allow: Collection[str]) -> str:
     """Say why a dense layer cannot be replaced; nothing when it can."""
     kind = type(module)
     if isinstance(module, _DENSE) and not holds_weight(module):
@@ -151,7 +170,10 @@ def _obstacle(module: nn.Module, allow: Sequence[str]) -> str:
         return "its forward was replaced; what it adds is unknown"
     if kind not in _TWINS and not _is_conv1d(module) and kind.__name__ not in allow:
         return f"{kind.__name__} is a subclass; what it adds is unknown (allow= can name it)"
-    dtype = module.get_parameter("weight").dtype
+    weight = module.get_parameter("weight")
+    dtype = weight.dtype
+    if not weight.numel():
+        return f"its weight {tuple(weight.shape)} is empty"
     if not dtype.is_floating_point:
         return f"its weight is {dtype}, not real floating-point"
     return ""

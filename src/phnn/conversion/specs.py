@@ -10,6 +10,7 @@ from torch import nn
 
 from phnn import algebra as algebras
 from phnn.algebra import Algebra
+from phnn.conversion.pretrained import guard
 from phnn.conversion.sites import PH_LAYERS, Site, find_ph_sites, find_sites, replace_modules
 from phnn.nn import PHLayer
 from phnn.structure import show_dimension
@@ -134,7 +135,9 @@ def install_layers(model: nn.Module, layers: Mapping[str, LayerSpec | None]) -> 
             made[site.name] = _make(site, spec)
     if "" in made:
         return made[""]
-    return replace_modules(model, list(sites.values()), made, inplace=True)
+    replaced = replace_modules(model, list(sites.values()), made, inplace=True)
+    guard(replaced)
+    return replaced
 
 
 def _sites_by_name(model: nn.Module) -> dict[str, Site]:
@@ -144,7 +147,9 @@ def _sites_by_name(model: nn.Module) -> dict[str, Site]:
         for site in find_ph_sites(model)
         if type(site.module) in PH_LAYERS
     )
-    return {name: site for site in (*find_sites(model), *ph_sites) for name in site.names}
+    # who converted a subclass has allowed it; what else it holds, the names of the tensors tell
+    allow = {type(module).__name__ for module in model.modules()}
+    return {name: site for site in (*find_sites(model, allow), *ph_sites) for name in site.names}
 
 
 def _make(site: Site, spec: LayerSpec | None) -> nn.Module:

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from phnn import functional, init
 from phnn.algebra import Algebra
-from phnn.functional import Factors
 from phnn.nn._weight import (
     PHWeight,
     real_dtype,
@@ -128,14 +127,9 @@ class PHMatrices(nn.Module):
 
     def assemble(self, suffix: str) -> Tensor:
         """Return the assembled matrix H of this suffix, such as `_ih_l0`."""
-        rules: Tensor | Factors
-        if self.structure.rank is None:
-            rules = getattr(self, "A" + suffix)
-        else:
-            letters = (getattr(self, letter + suffix) for letter in "UVW")
-            rules = Factors(*letters)
-        layout = self.layouts[suffix]
-        H = functional.kronecker_sum(rules, getattr(self, "F" + suffix), layout.gates)
+        matrix, layout = PHMatrix(self, suffix), self.layouts[suffix]
+        rules = matrix.algebra_tensor if matrix.rank is None else matrix.factors
+        H = functional.kronecker_sum(rules, matrix.F, layout.gates)
         if layout.sides == 1:
             return H
         # F holds the sides beside each other, and H has components inside of sides

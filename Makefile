@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint format clean
+.PHONY: help demo test test-slow test-attack lint format clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | column -t -s '	'
@@ -17,6 +17,9 @@ test: lint .venv/dev.stamp  ## linters, types, import contracts, tests
 
 test-slow: .venv/dev.stamp  ## what takes longer than a few seconds: the full model matrix, inductor
 	$(BIN)/pytest -n auto -m slow
+
+test-attack: .venv/dev.stamp  ## kills, hostile files, random models: a sample; FULL=1 for all of them
+	PYTHONPATH=tests nice -n 5 $(BIN)/python -m attack $(if $(FULL),--full)
 
 lint: .venv/dev.stamp  ## linters, types and import contracts alone
 	$(BIN)/ruff check

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from phnn.acceleration.accelerating import accelerate
+from phnn.analysis.counting import count_multiplications
 from phnn.conversion.converting import convert
 from phnn.conversion.folding import to_dense
 from phnn.conversion.sites import find_ph_sites
 from phnn.functional._formats import put_channels_last
 from phnn.runtimes import Compiled, GraphRuntime, Runtime, find_runtime
 from phnn.runtimes.base import Arguments
-from phnn.runtimes.counting import count_multiplications
 
 ROUND_SECONDS = 0.5  # least time of a round on average, in which short calls are repeated
 

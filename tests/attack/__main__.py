@@ -99,9 +99,10 @@ def make_ground(kind, work):
         from attack import hostile
 
         return hostile.Ground(work / "ground")
-    import phnn
+    if kind == "comparisons":
+        from attack import comparisons
 
-    phnn.PHLinear(8, 8, n=2, device="meta")
+        comparisons.warm_up(work)
     return kind
 
 

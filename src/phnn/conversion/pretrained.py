@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from phnn.nn import PHLayer
+from phnn.nn._matrices import PHMatrices
 
 REMEDY = "phnn.save(model, folder) writes it, phnn.load(folder, model=...) reads it"
 
@@ -36,7 +37,7 @@ def guard(model: nn.Module) -> None:
             methods["save_pretrained"] = functools.partial(save_marked, module)
         if ("huggingface_hub", "ModelHubMixin") in homes:
             methods["_save_pretrained"] = functools.partial(refuse, type(module).__name__)
-        if any(isinstance(part, PHLayer) for part in module.modules()):
+        if any(isinstance(part, PHLayer | PHMatrices) for part in module.modules()):
             vars(module).update(methods)
             continue
         for name, method in methods.items():
@@ -59,8 +60,9 @@ def save_marked(
     """
     state = dict(model.state_dict() if state_dict is None else state_dict)
     for name, module in model.named_modules():
-        if isinstance(module, PHLayer):
-            state[f"{name}.weight"] = torch.empty(0)
+        if isinstance(module, PHLayer | PHMatrices):
+            weights = ["weight"] if isinstance(module, PHLayer) else list(module.matrices)
+            state |= {f"{name}.{weight}": torch.empty(0) for weight in weights}
     save: Any = type(model).save_pretrained
     return save(model, folder, *args, state_dict=state, **options)
 

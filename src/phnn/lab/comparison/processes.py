@@ -17,7 +17,7 @@ from filelock import Timeout
 
 from phnn.lab.files import lock
 from phnn.lab.recipe import build_recipe
-from phnn.lab.runs import Run, RunFolderError, check_folder
+from phnn.lab.runs import FAILURE, Run, RunFolderError, check_folder
 
 LOG = "train.log"  # in the folder of a run
 END_SECONDS = 40.0  # for a run to end, which may first write a checkpoint
@@ -98,6 +98,7 @@ def _await(process: subprocess.Popen[bytes]) -> None:
 
 def _start(run: Run, command: str, pipe: int, *, visible: bool) -> subprocess.Popen[bytes]:
     run.folder.mkdir(parents=True, exist_ok=True)
+    (run.folder / FAILURE).unlink(missing_ok=True)  # of an earlier attempt
     names = {name: getattr(run, name) for name in ("comparison", "family", "variant")}
     what = json.dumps({"recipe": run.recipe, "names": names, "command": command})
     argv = [sys.executable, "-m", "phnn.lab.training", str(run.folder), what]

@@ -56,7 +56,7 @@ def test_a_layer_that_is_wrong_is_found_behind_choices(monkeypatch):
     def spoil(form, source):
         module = build(form, source)
         for parameter in module.parameters():
-            parameter.mul_(1.1)
+            parameter.data.mul_(1.1)
         return module
 
     monkeypatch.setattr(winograd.Winograd, "build", spoil)

@@ -90,7 +90,7 @@ class Ground:
             shutil.rmtree(out, ignore_errors=True)
             out.mkdir()
             began = time.monotonic()
-            code, text = finish(start(self.command(name, out)))
+            code, text = finish(start(self.command(name, out), self.folder))
             assert code == 0, text
             stamp.write_text(str(time.monotonic() - began))
         return out
@@ -100,8 +100,8 @@ class Ground:
         return float((self.folder / f"reference-{name}.seconds").read_text())
 
 
-def start(argv):
-    environment = {**os.environ, "PHNN_CACHE": str(argv[-1]) + ".cache"} | {"OMP_NUM_THREADS": "1"}
+def start(argv, folder):
+    environment = {**os.environ, "PHNN_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
         [sys.executable, "-W", "ignore", "-m", "phnn", *map(str, argv)],
         stdout=subprocess.PIPE,
@@ -135,10 +135,10 @@ def kill(seed, number, ground):
         signum = draw.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGTERM])
         moment = draw.random() * ground.seconds(name)
         moments.append(f"{signum.name} after {moment:.1f} s")
-        verdict = _kill_once(argv, moment, signum)
+        verdict = _kill_once(argv, ground.folder, moment, signum)
         if verdict:
             return Outcome("kills", number, *verdict, 0.0)
-    code, text = finish(start(argv))
+    code, text = finish(start(argv, ground.folder))
     what = f"{name}, {', '.join(moments)}"
     if code is None:
         return Outcome("kills", number, "hung", what)
@@ -150,9 +150,9 @@ def kill(seed, number, ground):
     return Outcome("kills", number, verdict, f"{what}: {difference}" if difference else what)
 
 
-def _kill_once(argv, moment, signum):
+def _kill_once(argv, folder, moment, signum):
     """Start a command, kill it, and return a verdict if something stays behind."""
-    process = start(argv)
+    process = start(argv, folder)
     deadline = time.monotonic() + moment
     children = {}
     while time.monotonic() < deadline and process.poll() is None:

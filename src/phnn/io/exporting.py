@@ -25,6 +25,7 @@ from phnn.runtimes import RUNTIMES, ExportError, GraphRuntime, OnnxRuntime, Runt
 from phnn.runtimes.graph_runtime import to_numpy
 from phnn.runtimes.graphs import (
     PACKAGES,
+    Axes,
     Shapes,
     convert_program,
     nest_shapes,
@@ -303,7 +304,9 @@ def _enlarge(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def _open_axes(inputs: tuple[Tensor, ...], dynamic_batch: bool, dynamic_size: bool) -> Shapes:
+def _open_axes(
+    inputs: tuple[Tensor, ...], dynamic_batch: bool, dynamic_size: bool
+) -> tuple[Axes, ...] | None:
     """Return the names of the open axes of each input; None where there are none."""
     if not (dynamic_batch or dynamic_size):
         return None

@@ -232,7 +232,7 @@ def _mean(results: Sequence[dict[str, Any]], key: str) -> float | None:
 
 def _total(results: Sequence[dict[str, Any]], key: str) -> float | None:
     """Return the sum, or None when a run lacks the value: a partial sum would mislead."""
-    values = [result.get(key) for result in results]
+    values: list[Any] = [result.get(key) for result in results]
     return None if None in values else sum(values)
 
 

@@ -100,7 +100,7 @@ def _read_feeds(graph: fx.Graph) -> Feeds:
         source = node.args[0] if node.args else None
         if node.op != "call_module" or not isinstance(source, fx.Node):
             continue
-        pair = (source.target, node.target)
+        pair = (str(source.target), str(node.target))
         alone = source.op == "call_module" and len(source.users) == 1
         if alone and read.isdisjoint(pair) and all(calls[target] == 1 for target in pair):
             found.add(pair)

@@ -63,8 +63,8 @@ def save_marked(
         if isinstance(module, PHLayer | PHMatrices):
             weights = ["weight"] if isinstance(module, PHLayer) else list(module.matrices)
             state |= {f"{name}.{weight}": torch.empty(0) for weight in weights}
-    save: Any = type(model).save_pretrained
-    return save(model, folder, *args, state_dict=state, **options)
+    kind: Any = type(model)
+    return kind.save_pretrained(model, folder, *args, state_dict=state, **options)
 
 
 def refuse(name: str, *args: object, **options: object) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
-from torch.nn.parameter import UninitializedTensorMixin
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 import phnn.nn as ph
 from phnn.conversion.attentions import OpenAttention
@@ -176,7 +176,7 @@ def require_sizes(model: nn.Module) -> None:
     """Refuse a model with lazy layers that have not run yet."""
     for prefix, module in model.named_modules():
         for name, tensor in (*module._parameters.items(), *module._buffers.items()):
-            if isinstance(tensor, UninitializedTensorMixin):
+            if isinstance(tensor, UninitializedParameter | UninitializedBuffer):
                 raise ValueError(
                     f"{prefix or 'the model'} is a {type(module).__name__} whose {name} has no "
                     "size yet; run the model on an example first"

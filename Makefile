@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint claims format docs docs-links dist clean
+.PHONY: help demo test test-slow test-attack lint claims format docs docs-links dist clean
 SPHINX := $(BIN)/sphinx-build --fail-on-warning --keep-going --quiet -c docs -d build/site-state
 
 help:  ## show this list
@@ -27,6 +27,9 @@ test: lint claims .venv/dev.stamp  ## linters, types, import contracts, claims, 
 
 test-slow: .venv/dev.stamp  ## what takes longer than a few seconds: the full model matrix, inductor
 	$(BIN)/pytest -n auto -m slow
+
+test-attack: .venv/dev.stamp  ## kills, hostile files, random models: a sample; FULL=1 for all of them
+	PYTHONPATH=tests nice -n 5 $(BIN)/python -m attack $(if $(FULL),--full)
 
 lint: .venv/dev.stamp  ## linters, types and import contracts alone
 	$(BIN)/ruff check

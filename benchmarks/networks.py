@@ -36,7 +36,7 @@ import phnn
 from layers import TextbookConv2d
 from low_rank import factorized, low_rank
 from measure import peak_memory, provenance
-from phnn.acceleration.contest import compete, is_traceable
+from phnn.acceleration.contest import compete
 from phnn.models.registry import MODELS
 from phnn.runtimes import Eager
 
@@ -124,7 +124,7 @@ def forms(setting: Setting, x: Tensor, rounds: int) -> dict[str, Callable[[], nn
     last = torch.channels_last
 
     def tune() -> nn.Module:
-        tuned = phnn.to_dense(real, fuse=is_traceable(real))
+        tuned = phnn.to_dense(real, fuse=True, example_input=x)
         return tuned.to(memory_format=last)  # type: ignore[call-overload, no-any-return]
 
     made: dict[str, Callable[[], nn.Module]] = {
@@ -133,7 +133,7 @@ def forms(setting: Setting, x: Tensor, rounds: int) -> dict[str, Callable[[], nn
         "real, accelerated": lambda: phnn.accelerate(setting.create(n=1), x, rounds=rounds),
         "textbook": lambda: textbook(assembled),
         "assembled": lambda: assembled,
-        "folded": lambda: phnn.to_dense(assembled, fuse=is_traceable(assembled)),
+        "folded": lambda: phnn.to_dense(assembled, fuse=True, example_input=x),
         "accelerated": lambda: phnn.accelerate(assembled, x, rounds=rounds),
     }
     if setting.compiled:  # which turns to channels last what is not, in every call

@@ -31,7 +31,6 @@ import phnn
 from low_rank import low_rank
 from measure import peak_memory, provenance
 from phnn.acceleration import Acceleration
-from phnn.acceleration.contest import is_traceable
 from phnn.functional._formats import put_channels_last
 from phnn.runtimes import GraphRuntime, Runtime, find_runtime
 
@@ -136,10 +135,10 @@ def load_forms(setting: Setting, x: Tensor, rounds: int, folder: Path) -> dict[s
     make, _ = CASES[setting.case]
     real, ph = (model.eval() for model in make())
     runtime = find_runtime(setting.runtime)
-    fused = phnn.to_dense(real, fuse=is_traceable(real))
-    folded = phnn.to_dense(ph, fuse=is_traceable(ph))
+    fused = phnn.to_dense(real, fuse=True, example_input=x)
+    folded = phnn.to_dense(ph, fuse=True, example_input=x)
     few = low_rank(copy.deepcopy(real), n=4, start="random").eval()
-    few = phnn.to_dense(few, fuse=is_traceable(few))
+    few = phnn.to_dense(few, fuse=True, example_input=x)
     if isinstance(runtime, GraphRuntime):
         files = {}
         for name, model in (("real", fused), ("folded", folded), ("low rank", few)):

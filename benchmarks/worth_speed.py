@@ -16,8 +16,8 @@ import torch
 
 import phnn
 from measure import provenance
+from phnn.analysis.counting import count_multiplications
 from phnn.lab.runs import MODEL
-from phnn.runtimes.counting import count_multiplications
 from phnn.runtimes.timing import interleave
 from worth import name_folder
 from worth_settings import list_rivals

@@ -9,3 +9,6 @@ torch.set_num_threads(1)
 def _seed():
     """Every test draws the same numbers, whichever ran before it."""
     torch.manual_seed(0)
+
+
+collect_ignore = ["attack"]  # which is no test: `make test-attack` runs it

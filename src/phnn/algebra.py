@@ -436,6 +436,9 @@ def names() -> list[str]:
     return list(_CONSTANTS)
 
 
+LARGEST = 100  # n of an algebra by name, which may come from a file; this takes seconds to build
+
+
 @lru_cache(maxsize=64)  # a file names one algebra for many layers
 def get(name: str) -> Algebra:
     """Return an algebra by its name: a constant, or a constructor call written as text.
@@ -446,6 +449,15 @@ def get(name: str) -> Algebra:
         >>> get("tensor_product(complex, matrix(2))").n
         8
     """
+    try:
+        n = dimension(name)
+    except ValueError:
+        n = 0  # building it says what is wrong
+    if n > LARGEST:
+        raise ValueError(
+            f"{name} has n = {n}, and n³ numbers; a name stands for at most n = {LARGEST}, and "
+            "phnn.algebra builds larger ones"
+        )
     return _read(name, _CONSTANTS, _CONSTRUCTORS)
 
 

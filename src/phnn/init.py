@@ -20,6 +20,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 from phnn.algebra import Algebra
 from phnn.functional import Factors
@@ -129,7 +130,7 @@ def factors_(factors: Factors) -> Factors:
         16.0
     """
     U, V, W = factors
-    if V.is_meta:
+    if _is_empty(V):
         return factors
     mixes = _frame(V), _frame(W)  # in this order: a seed keeps its values
     drawn = Factors(None if U is None else _frame(U), *mixes)
@@ -247,7 +248,7 @@ def identity_(layer: PHLayer, *, rest: str = "zero") -> None:
         raise ValueError(f'rest must be "zero" or "random", got {rest!r}')
     _require_square(layer, "an identity")
     default_(layer)
-    if layer.F.is_meta:
+    if _is_empty(layer.F):
         return
     with torch.no_grad():
         coefficients = _identity_coefficients(layer)
@@ -362,7 +363,7 @@ def _start_algebra(layer: PHLayer) -> None:
                 layer.A.copy_(layer.algebra.structure)
     elif layer.algebra is None:
         factors_(layer.factors)
-    elif not layer.F.is_meta:
+    elif not _is_empty(layer.F):
         _write_factors(layer.factors, layer.decompose_algebra())
 
 
@@ -391,8 +392,12 @@ def _default_bias_(layer: PHLayer) -> None:
 
 
 def _norm(A: Tensor) -> float:
-    # on the meta device there is nothing to measure and nothing to draw
-    return _size(A) if A.is_meta else A.detach().norm().item()
+    return _size(A) if _is_empty(A) else A.detach().norm().item()
+
+
+def _is_empty(tensor: Tensor) -> bool:
+    """Return whether a tensor holds no numbers, so that there is nothing to measure."""
+    return tensor.is_meta or isinstance(tensor, FakeTensor)
 
 
 def _size(A: Tensor) -> float:

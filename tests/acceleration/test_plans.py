@@ -1,6 +1,8 @@
 """Plans: forms that are repeated without timing."""
 
 import json
+import os
+import sys
 
 import pytest
 import torch
@@ -95,3 +97,29 @@ def test_a_plan_says_where_it_was_made():
         phnn.accelerate(model, x, plan={**plan, "runtime": "openvino"})
     with pytest.raises(TypeError, match="must have a mapping of layers, got NoneType"):
         phnn.accelerate(model, x, plan={**plan, "layers": None})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("[" * 100_000, "is not JSON"), ("\ufeff{", "is not JSON"), ("3", "must map layers")],
+)
+def test_files_that_are_no_plan(tmp_path, text, message):
+    path = tmp_path / "plan.json"
+    path.write_text(text)
+    with pytest.raises((ValueError, TypeError), match=rf"plan\.json' {message}"):
+        phnn.accelerate(phnn.PHLinear(8, 8, n=4).eval(), torch.randn(1, 8), plan=path)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fifos")
+def test_a_plan_that_is_no_file(tmp_path):
+    os.mkfifo(tmp_path / "plan.json")
+    layer = phnn.PHLinear(8, 8, n=4).eval()
+    with pytest.raises(FileNotFoundError, match=r"plan\.json' is not a file"):
+        phnn.accelerate(layer, torch.randn(1, 8), plan=tmp_path / "plan.json")
+
+
+def test_a_plan_with_a_rank_beyond_reason():
+    layer = phnn.PHLinear(8, 8, n=4).eval()
+    plan = {"": {"form": "cp_rows", "rank": 10**5}}
+    with pytest.raises(ValueError, match=r"rank 100000 is more than the 64 numbers of the algebra"):
+        phnn.accelerate(layer, torch.randn(1, 8), plan=plan)

@@ -219,6 +219,7 @@ def test_get_reads_every_name_this_module_makes():
     ("call", "message"),
     [
         (lambda: algebra.get("quaternions"), "did you mean quaternion or"),
+        (lambda: algebra.get("cyclic(300)"), r"cyclic\(300\) has n = 300.*at most n = 100"),
         (lambda: algebra.get("zzz"), "unknown algebra 'zzz'; known are real, complex"),
         (lambda: algebra.get("matrix(2, 3)"), r"matrix\(2, 3\): .* 1 positional argument"),
         (lambda: algebra.get("__import__('os')"), "unknown algebra"),

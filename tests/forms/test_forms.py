@@ -9,10 +9,10 @@ from torch import nn
 
 from helpers.accelerating import all_forms, close, entry_of, make_layers, make_source, rectangular
 from phnn import PHConv2d
+from phnn.analysis.counting import count_multiplications
 from phnn.forms import FORMS, Folded, Form, Source, forms_of, read_form
 from phnn.forms.norms import add_bias
 from phnn.functional import Factors
-from phnn.runtimes.counting import count_multiplications
 
 LAYERS = make_layers()
 CASES = [(case, is_last) for case in LAYERS for is_last in (False, len(LAYERS[case][1]) == 4)]

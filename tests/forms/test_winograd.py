@@ -7,10 +7,10 @@ import torch
 
 from helpers.accelerating import form
 from phnn import PHConv2d
+from phnn.analysis.counting import count_multiplications
 from phnn.forms import Source
 from phnn.forms.winograd import toom_cook
 from phnn.functional import Factors
-from phnn.runtimes.counting import count_multiplications
 
 
 @pytest.mark.parametrize("tile_size", [2, 4])

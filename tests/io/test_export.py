@@ -316,3 +316,19 @@ def test_bfloat16_is_not_for_onnx(tmp_path):
     model = phnn.PHLinear(8, 4, n=2).bfloat16().eval()
     with pytest.raises(ValueError, match=r'model\.float\(\), or use format="torch"'):
         export(model, tmp_path / "a.onnx", torch.randn(3, 8, dtype=torch.bfloat16))
+
+
+class AnyNumber(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = phnn.PHLinear(8, 8, n=2)
+
+    def forward(self, x, *others):
+        return self.layer(x) + sum(others)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_models_that_take_any_number_of_inputs(tmp_path, count):
+    inputs = [torch.randn(2, 8) for _ in range(count)]
+    written = export(AnyNumber().eval(), tmp_path / "m.pt2", inputs, format="torch")
+    assert written.max_difference < 1e-5

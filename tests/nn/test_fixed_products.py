@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 import phnn
+from phnn.analysis.counting import count_multiplications
 from phnn.nn import _constants as constants
-from phnn.runtimes.counting import count_multiplications
 
 WIDE = {
     "conv": (phnn.PHConv2d(256, 256, 3, padding=1, algebra="quaternion"), (2, 256, 6, 6), 8 / 16),

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
+from phnn.analysis.counting import count_multiplications
 from phnn.runtimes import RUNTIMES, Eager, find_runtime
-from phnn.runtimes.counting import count_multiplications
 from phnn.runtimes.timing import interleave, median_ratio
 
 

@@ -66,9 +66,10 @@ def accelerate(
             a module of torch in any case; `phnn.export` writes its graph.
         rank: CP rank for all layers; the least that is found for each by default.
         tol: Largest difference of the outputs that is accepted, relative to the largest output;
-            by default half of the digits of their type.
+            by default half of the digits of their type. The outputs of a detector are choices
+            that rounding may change; if they change, its layers are compared instead.
         fuse: Also multiply batch norms into plain layers before them. Where `torch.fx` cannot trace
-            the model this is left out, and the report says so.
+            the model, its run on the example shows which.
         winograd: Also try Winograd convolutions, in torch alone: in graphs they never paid. They
             take more memory, up to four times the weights, and round about twice as coarsely in
             float32, more in lower precision: leave them out for a model that will run in autocast,
@@ -163,7 +164,8 @@ def find_fastest(
     fast = workshop.assemble(choice)
     entries = describe(workshop, choice, measured)
     fused = workshop.count_fused(choice)
-    difference = verify(seen, fast, tol, entries, bool(fused), clock.runtime)
+    difference, note = verify(workshop, choice, fast, tol, entries, clock.runtime)
+    notes += [note] * bool(note)
     report = Acceleration(entries, times, difference, fused, origin, "; ".join(notes))
     fast.phnn_report = report  # type: ignore[assignment]
     return Accelerated(fast, report, choice, workshop)

@@ -9,13 +9,13 @@ from torch import Tensor, nn
 
 from phnn._screen import Progress
 from phnn.acceleration.accelerating import accelerate
+from phnn.analysis.counting import count_multiplications
 from phnn.conversion.converting import convert
-from phnn.conversion.folding import to_dense, trace
+from phnn.conversion.folding import to_dense
 from phnn.conversion.sites import find_ph_sites
 from phnn.functional._formats import put_channels_last
 from phnn.runtimes import Compiled, GraphRuntime, Runtime, find_runtime
 from phnn.runtimes.base import Arguments
-from phnn.runtimes.counting import count_multiplications
 
 ROUND_SECONDS = 0.5  # least time of a round on average, in which short calls are repeated
 
@@ -82,7 +82,7 @@ def make_contestants(
         "real": real,
         "real, accelerated": speed_up(convert(real, n=1, start="random")),
         "assembled": assembled,
-        "folded": to_dense(assembled, fuse=is_traceable(assembled)),
+        "folded": to_dense(assembled, fuse=True, example_input=example),
         "accelerated": speed_up(assembled),
     }
 
@@ -151,12 +151,3 @@ def _weigh(models: Mapping[str, nn.Module], name: str, runtime: Runtime) -> int:
         name = "assembled"
     tensors = (*models[name].parameters(), *models[name].buffers())
     return sum(tensor.nbytes for tensor in tensors)
-
-
-def is_traceable(model: nn.Module) -> bool:
-    """Return whether torch.fx can trace the model, so that its batch norms may be fused."""
-    try:
-        trace(model)
-    except ValueError:
-        return False
-    return True

@@ -12,11 +12,11 @@ from phnn.acceleration.measuring import Measured
 from phnn.acceleration.observation import ObservedLayer
 from phnn.acceleration.report import LayerSpeed
 from phnn.acceleration.workshop import Choice, Workshop
+from phnn.analysis.counting import count_multiplications
 from phnn.conversion.sites import hooks
 from phnn.conversion.specs import LayerSpec
 from phnn.forms import Folded, Form
 from phnn.forms.norms import Norm
-from phnn.runtimes.counting import count_multiplications
 
 
 def describe(

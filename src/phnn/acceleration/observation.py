@@ -7,16 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from torch import fx, nn
+from torch import nn
 
 from phnn.acceleration.calls import Call, find_reads, record_calls
-from phnn.conversion.folding import find_norms, fuse_batch_norms, serves_attention, trace
+from phnn.conversion.feeding import Feeds, find_feeds
+from phnn.conversion.folding import find_norms, fuse_batch_norms, serves_attention
 from phnn.conversion.sites import PH_LAYERS, Site, find_ph_sites, replace_modules
 from phnn.forms import Source
 from phnn.forms.norms import Norm
 from phnn.functional._formats import CHANNELS_LAST
 from phnn.nn import PHLayer
-from phnn.runtimes.nested import leaves, split_arguments
+from phnn.runtimes.nested import copy_tensors, leaves, split_arguments
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,6 @@ def observe(model: nn.Module, example: Any, fuse: bool) -> Observation:
             "phnn.to_dense(model, fuse=True) fuses batch norms alone"
             + "".join(f"; {note}" for note in notes)
         )
-    graphs, note = _trace(model) if fuse else ((), "")
     args, kwargs = split_arguments(example)
     expected, calls = record_calls(model, sites, args, kwargs)
     if not leaves(expected):
@@ -115,8 +115,9 @@ def observe(model: nn.Module, example: Any, fuse: bool) -> Observation:
     read = find_reads(model, sites, args, kwargs)
     placeholders = {site.name: _placeholder(_layer_of(site)) for site in sites}
     base = replace_modules(model, sites, placeholders, inplace=False)
-    norms = _find_norms(base, sites, graphs)
-    fused = fuse_batch_norms(base, graphs, besides=placeholders.values()) if graphs else ()
+    feeds, note = _find_feeds(model, args, kwargs) if fuse else (Feeds(), "")
+    norms = _find_norms(base, sites, feeds)
+    fused = fuse_batch_norms(base, feeds, besides=placeholders.values())
     layers = tuple(
         ObservedLayer(
             site=site,
@@ -150,19 +151,22 @@ def _placeholder(layer: PHLayer) -> nn.Module:
     return plain.train(layer.training)
 
 
-def _trace(model: nn.Module) -> tuple[Sequence[fx.Graph], str]:
+def _find_feeds(
+    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Feeds, str]:
+    """Return which layers feed a batch norm alone, and what to know of it."""
     try:
-        return trace(model), ""
-    except ValueError as error:
-        reason = str(error.__cause__).splitlines() or [""]
-        return (), f"no batch norms fused, as torch.fx cannot trace the model ({reason[0]})"
+        return find_feeds(
+            model, lambda model: model(*copy_tensors(args), **copy_tensors(kwargs))
+        ), ""
+    except Exception as error:  # of somebody's model, which runs without being watched
+        reason = (str(error).splitlines() or [""])[0]
+        return Feeds(), f"no batch norms fused, as what feeds them is unknown ({reason})"
 
 
-def _find_norms(
-    model: nn.Module, sites: Sequence[Site], graphs: Sequence[fx.Graph]
-) -> dict[str, Norm]:
+def _find_norms(model: nn.Module, sites: Sequence[Site], feeds: Feeds) -> dict[str, Norm]:
     """Return the norm that fuses with each layer, by the first name of the layer."""
-    norms = find_norms(model, graphs) if graphs else {}
+    norms = find_norms(model, feeds)
     return {
         site.name: cast("Norm", model.get_submodule(norms[name]))
         for site in sites

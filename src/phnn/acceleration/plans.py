@@ -66,9 +66,11 @@ def read_plan(
     names, where = list(names), "the plan"
     if isinstance(plan, str | Path):
         where = f"the plan {str(plan)!r}"
+        if not Path(plan).is_file():
+            raise FileNotFoundError(f"{where} is not a file")
         try:
             plan = json.loads(Path(plan).read_text(encoding="utf-8"))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{where} is not JSON: {error}") from error
     if not isinstance(plan, Mapping):
         raise TypeError(f"{where} must map layers to forms, got {type(plan).__name__}")

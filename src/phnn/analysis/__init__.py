@@ -1,5 +1,6 @@
 """What PH layers learned: the algebra, the terms in use, the multiplications it needs."""
 
+from phnn.analysis.counting import count_multiplications, thop_ops
 from phnn.analysis.description import Description, LayerDescription, describe
 from phnn.analysis.known import cross, known
 from phnn.analysis.planar import Plane, classify, hyperdeterminant
@@ -13,6 +14,7 @@ __all__ = [
     "Neighbour",
     "Plane",
     "classify",
+    "count_multiplications",
     "cross",
     "describe",
     "distance",
@@ -20,5 +22,6 @@ __all__ = [
     "hyperdeterminant",
     "known",
     "neighbours",
+    "thop_ops",
     "usage",
 ]

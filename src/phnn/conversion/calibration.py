@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from phnn.conversion.sites import Site
 
-__all__ = ["Calibration", "Forward", "evaluating", "first_tensor"]
+__all__ = ["Calibration", "Forward", "call_model", "evaluating", "first_tensor"]
 
 Forward = Callable[[nn.Module, Any], Any]
 HELD_OUT = 5  # every fifth call is kept for judging
@@ -44,7 +44,7 @@ class Calibration:
         limit: int = 1024,
         seed: int = 0,
     ) -> None:
-        self.forward, self.seed = forward or _call, seed
+        self.forward, self.seed = forward or call_model, seed
         device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
         calls = [_move(call, device) for call in _take(data, limit)]
         if not calls:
@@ -209,7 +209,8 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
-def _call(model: nn.Module, call: Any) -> Any:
+def call_model(model: nn.Module, call: Any) -> Any:
+    """Call a model with a tensor, a tuple of arguments or a dict of named ones."""
     if isinstance(call, Mapping):
         return model(**call)
     return model(*call) if isinstance(call, tuple | list) else model(call)

@@ -19,6 +19,7 @@ from phnn.conversion.decisions import (
     Decision,
     Patterns,
     PerLayer,
+    check_allowed,
     check_patterns,
     decide,
     require_layers,
@@ -28,6 +29,7 @@ from phnn.conversion.decisions import (
 from phnn.conversion.fitting import Progress, has_room
 from phnn.conversion.making import Made, close_layers, make_layers
 from phnn.conversion.opening import opened
+from phnn.conversion.pretrained import guard
 from phnn.conversion.report import Entry, Report, find_untouched, measure_size
 from phnn.conversion.shrinking import SILENT, Shrunk, fit_given, shrink, shrink_by_score
 from phnn.conversion.sites import Site, describe_argument, find_sites, hooks, replace_modules
@@ -59,7 +61,7 @@ def convert(
     cache: str | os.PathLike[str] | None = None,
     include: Patterns | None = None,
     exclude: Patterns | None = None,
-    allow: Sequence[str] = (),
+    allow: str | Sequence[str] = (),
     indivisible: str = "skip",
     start: str = "nearest",
     share_algebra: bool = False,
@@ -137,7 +139,9 @@ def convert(
     if not isinstance(refine, int) or refine < 0:
         raise ValueError(f"refine must be 0 or more passes over the calibration data, got {refine}")
     family = Family.of(kinds)
+    allow = [allow] if isinstance(allow, str) else allow
     sites = find_sites(model, allow)
+    check_allowed(sites, allow)
     check_patterns(sites, include=include, exclude=exclude, n=n)
     decisions = select(model, sites, include, exclude)
     require_layers(model, decisions)
@@ -188,6 +192,7 @@ def convert(
     replaced = cast("Model", replace_modules(model, places, layers, inplace))
     if shrunk is not None and shrunk.norms:
         replaced.load_state_dict(shrunk.norms, strict=False)
+    guard(replaced)
     after = measure_size(replaced)
     replaced.phnn_report = Report(  # type: ignore[assignment]
         entries,

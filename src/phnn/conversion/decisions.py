@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 
 from torch import nn
 
-from phnn.conversion.sites import Site, find_ph_sites, owners
+from phnn.conversion.sites import Site, find_ph_sites, holds_numbers, owners
 from phnn.decompose import divisors
 from phnn.structure import Dimension, Structure, show_dimension
 
@@ -185,6 +185,14 @@ def check_patterns(sites: Sequence[Site], **options: Patterns | PerLayer | None)
                 )
 
 
+def check_allowed(sites: Sequence[Site], allow: Sequence[str]) -> None:
+    """Refuse the name of a class that no layer has."""
+    found = sorted({type(site.module).__name__ for site in sites})
+    for name in allow:
+        if name not in found:
+            raise ValueError(f"allow: no layer is a {name}; there are {', '.join(found) or 'none'}")
+
+
 def matches(site: Site, patterns: Patterns) -> bool:
     """Return whether one of the names of a site matches."""
     if callable(patterns):
@@ -216,9 +224,10 @@ def require_numbers(decisions: Sequence[Decision]) -> None:
         if not decision.is_open:
             continue
         weight = decision.site.weight
-        if weight.is_meta:
+        if not holds_numbers(weight):
+            where = "on the meta device" if weight.is_meta else "a fake tensor"
             raise ValueError(
-                f"{decision.name} is on the meta device, and start='nearest' or a budget needs its "
+                f"{decision.name} is {where}, and start='nearest' or a budget needs its "
                 "numbers; load them first, or give n= and start='random'"
             )
         if not all(bound.isfinite() for bound in weight.aminmax()):

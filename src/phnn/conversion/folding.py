@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import copy
-import inspect
-from collections.abc import Callable, Container, Iterable, Sequence
-from typing import TypeVar, cast, get_args
+from collections.abc import Callable, Container, Iterable
+from typing import Any, TypeVar, cast, get_args
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
+from phnn.conversion.calibration import call_model
+from phnn.conversion.feeding import Feeds, find_feeds
+from phnn.conversion.pretrained import guard
 from phnn.conversion.report import Entry, Report
 from phnn.conversion.sites import (
     PH_LAYERS,
@@ -21,6 +22,7 @@ from phnn.conversion.sites import (
     holds_weight,
     hooks,
     replace_modules,
+    require_sizes,
 )
 from phnn.forms.norms import Norm, PlainLayer, fuse
 from phnn.nn import PHEmbedding, PHLayer, PHLinear, PHMultiheadAttention
@@ -32,7 +34,9 @@ _PLAIN = {*get_args(Norm), *PH_LAYERS, *(layer.dense_type for layer in PH_LAYERS
 
 
 @torch.inference_mode(False)
-def to_dense(model: Model, *, fuse: bool = False, inplace: bool = False) -> Model:
+def to_dense(
+    model: Model, *, fuse: bool = False, example_input: Any = None, inplace: bool = False
+) -> Model:
     """Replace every PH layer by the torch layer that computes the same.
 
     Names do not change, so `to_dense(convert(model, n=4))` has the keys of `model`.
@@ -40,8 +44,11 @@ def to_dense(model: Model, *, fuse: bool = False, inplace: bool = False) -> Mode
     Args:
         model: Any model; without PH layers it is only copied.
         fuse: Also multiply batch norms into the convolutions and linear layers before them; the
-            model must be in evaluation mode and traceable by `torch.fx`. The norms become
-            `nn.Identity`. A linear layer before a `BatchNorm1d` is taken to give (batch, features).
+            model must be in evaluation mode. The norms become `nn.Identity`. A linear layer before
+            a `BatchNorm1d` is taken to give (batch, features).
+        example_input: For fuse, if `torch.fx` cannot trace the model: it is run on this, a tensor,
+            a tuple of arguments or a dict of named ones, to see which layers feed a norm alone.
+            The model must call its layers in the same way for other inputs.
         inplace: Change the model itself instead of a copy.
 
     Returns:
@@ -51,14 +58,16 @@ def to_dense(model: Model, *, fuse: bool = False, inplace: bool = False) -> Mode
         raise TypeError(f"to_dense takes a torch.nn.Module, got {describe_argument(model)}")
     if fuse and model.training:
         raise ValueError("batch norms fuse in evaluation mode only; call model.eval() first")
-    graphs = trace(model) if fuse else ()  # before anything is changed
+    require_sizes(model)
+    run = None if example_input is None else lambda model: call_model(model, example_input)
+    feeds = find_feeds(model, run) if fuse else Feeds()  # before anything is changed
     before = sum(parameter.numel() for parameter in model.parameters())
     sites = find_folds(model)
     layers = fold_layers(model, sites)
     entries = [_entry(site, layers.get(site.name, site.module)) for site in sites]
     folded = replace_modules(model, sites, layers, inplace)
-    if graphs:
-        entries += fuse_batch_norms(folded, graphs)
+    entries += fuse_batch_norms(folded, feeds)
+    guard(folded)
     after = sum(parameter.numel() for parameter in folded.parameters())
     folded.phnn_report = Report(tuple(entries), before, after)  # type: ignore[assignment]
     return cast(Model, folded)
@@ -123,46 +132,14 @@ def _entry(site: Site, dense: nn.Module) -> Entry:
     return Entry(site.name, before, after, site.parameters, size, note=note)
 
 
-class _Tracer(fx.Tracer):
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        """Look into containers only: a layer's own code may not be traceable."""
-        return next(m.children(), None) is None or super().is_leaf_module(m, module_qualified_name)
-
-
-def trace(model: nn.Module) -> tuple[fx.Graph, ...]:
-    """Trace the calls of a model: with every argument given, and without optional ones.
-
-    A model may do something else where an argument is left out.
-    """
-    try:
-        others = list(inspect.signature(model.forward).parameters.values())[1:]
-        absent = {other.name: None for other in others if other.default is None}
-        given = _Tracer().trace(_skeleton(model))
-        if not absent:
-            return (given,)
-        return given, _Tracer().trace(_skeleton(model), concrete_args=absent)
-    except Exception as error:
-        raise ValueError(
-            f"torch.fx cannot trace this model, so what feeds a batch norm is unknown ({error}); "
-            "use fuse=False"
-        ) from error
-
-
-def _skeleton(model: nn.Module) -> nn.Module:
-    """Return a copy that shares the tensors: what forward keeps in the model stays in the copy."""
-    tensors: dict[int, object] = {}
-    for module in model.modules():
-        held = (*module._parameters.values(), *module._buffers.values(), *vars(module).values())
-        tensors.update((id(value), value) for value in held if isinstance(value, Tensor))
-    return copy.deepcopy(model, tensors)
-
-
 def fuse_batch_norms(
-    model: nn.Module, graphs: Sequence[fx.Graph], besides: Container[nn.Module] = ()
+    model: nn.Module, feeds: Feeds, besides: Container[nn.Module] = ()
 ) -> list[Entry]:
     """Fuse the norms that follow a plain torch layer, besides some layers."""
     entries = []
-    for name, target in find_norms(model, graphs).items():
+    norms = find_norms(model, feeds)
+    order = [name for name, _ in model.named_modules() if name in norms]
+    for name, target in ((name, norms[name]) for name in order):
         layer, norm = model.get_submodule(name), model.get_submodule(target)
         if not isinstance(layer, PlainLayer) or layer in besides:
             continue
@@ -183,34 +160,15 @@ def fuse_batch_norms(
     return entries
 
 
-def find_norms(model: nn.Module, graphs: Sequence[fx.Graph]) -> dict[str, str]:
-    """Return each norm by the layer that is its only input and feeds nothing else."""
-    first, *others = (_find_norms(model, graph) for graph in graphs)
-    return {
-        layer: norm
-        for layer, norm in first.items()
-        if all(other.get(layer) == norm for other in others)
-    }
-
-
-def _find_norms(model: nn.Module, graph: fx.Graph) -> dict[str, str]:
-    calls: dict[str, int] = {}
-    read = set()  # modules whose parameters the model uses itself
-    for node in graph.nodes:
-        if node.op == "call_module":
-            calls[node.target] = calls.get(node.target, 0) + 1
-        elif node.op == "get_attr":
-            read.add(node.target.rpartition(".")[0])
+def find_norms(model: nn.Module, feeds: Feeds) -> dict[str, str]:
+    """Return each norm that can be fused, by the layer that feeds it."""
     norms: dict[str, str] = {}
-    for node in graph.nodes:
-        norm, layer = _module(model, node), _module(model, node.args[0] if node.args else None)
+    for source, target in feeds:
+        layer, norm = model.get_submodule(source), model.get_submodule(target)
         if not isinstance(norm, Norm) or not isinstance(layer, PlainLayer | PHLayer):
             continue
-        source = node.args[0]
-        alone = len(source.users) == calls[node.target] == calls[source.target] == 1
-        alone = alone and read.isdisjoint((node.target, source.target))
-        if alone and _is_plain(layer, norm) and _count_outputs(layer) == norm.num_features:
-            norms[source.target] = node.target
+        if _is_plain(layer, norm) and _count_outputs(layer) == norm.num_features:
+            norms[source] = target
     return norms
 
 
@@ -220,12 +178,6 @@ def _count_outputs(layer: PlainLayer | PHLayer) -> int:
     Of (batch, positions, features) a norm takes the positions.
     """
     return int(getattr(layer, "out_features", None) or layer.out_channels)  # type: ignore[arg-type]
-
-
-def _module(model: nn.Module, node: object) -> nn.Module | None:
-    if isinstance(node, fx.Node) and node.op == "call_module":
-        return model.get_submodule(str(node.target))
-    return None
 
 
 def _is_plain(layer: PlainLayer | PHLayer, norm: Norm) -> bool:

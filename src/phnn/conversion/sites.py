@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 import phnn.nn as ph
 from phnn.conversion.attentions import OpenAttention
@@ -128,13 +130,14 @@ class Site:
         return sum(parameter.numel() for parameter in self.module.parameters())
 
 
-def find_sites(model: nn.Module, allow: Sequence[str] = ()) -> list[Site]:
+def find_sites(model: nn.Module, allow: Collection[str] = ()) -> list[Site]:
     """Return every dense layer of a model, in order, with the reason where it must stay.
 
     Args:
         model: Any model.
         allow: Class names of subclasses that compute what their torch class does.
     """
+    require_sizes(model)
     sites: list[Site] = []
     inside: dict[int, Whole] = {}
     adapted: set[int] = set()
@@ -167,6 +170,22 @@ def find_ph_sites(model: nn.Module) -> list[Site]:
         for module, names in _modules(model)
         if isinstance(module, ph.PHLayer)
     ]
+
+
+def require_sizes(model: nn.Module) -> None:
+    """Refuse a model with lazy layers that have not run yet."""
+    for prefix, module in model.named_modules():
+        for name, tensor in (*module._parameters.items(), *module._buffers.items()):
+            if isinstance(tensor, UninitializedParameter | UninitializedBuffer):
+                raise ValueError(
+                    f"{prefix or 'the model'} is a {type(module).__name__} whose {name} has no "
+                    "size yet; run the model on an example first"
+                )
+
+
+def holds_numbers(tensor: Tensor) -> bool:
+    """Return whether a tensor has values, which those of the meta device and fake ones lack."""
+    return not (tensor.is_meta or isinstance(tensor, FakeTensor))
 
 
 def find_folds(model: nn.Module) -> list[Site]:
@@ -223,7 +242,7 @@ def owners(model: nn.Module) -> dict[int, list[str]]:
 
 
 def _site(
-    module: nn.Module, names: tuple[str, ...], allow: Sequence[str], whole: Whole | None
+    module: nn.Module, names: tuple[str, ...], allow: Collection[str], whole: Whole | None
 ) -> Site | None:
     kind = type(module)
     if kind in _TWINS or _is_conv1d(module) or isinstance(module, _DENSE):
@@ -238,7 +257,7 @@ def _site(
     return None
 
 
-def _open(module: nn.Module, names: tuple[str, ...], allow: Sequence[str]) -> Whole | None:
+def _open(module: nn.Module, names: tuple[str, ...], allow: Collection[str]) -> Whole | None:
     """Return an opened layer; None where there are no several matrices, or an obstacle."""
     kind = next((kind for kind in OPENED if isinstance(module, kind)), None)
     if kind is None or _fused_obstacle(module, allow):
@@ -247,7 +266,7 @@ def _open(module: nn.Module, names: tuple[str, ...], allow: Sequence[str]) -> Wh
     return Whole(opened(module), names)
 
 
-def _fused_obstacle(module: nn.Module, allow: Sequence[str]) -> str:
+def _fused_obstacle(module: nn.Module, allow: Collection[str]) -> str:
     """Say why a layer with several matrices cannot be replaced; nothing when it can."""
     kind = type(module)
     if has_own_forward(module):
@@ -265,7 +284,7 @@ def _fused_obstacle(module: nn.Module, allow: Sequence[str]) -> str:
     return ""
 
 
-def _obstacle(module: nn.Module, allow: Sequence[str]) -> str:
+def _obstacle(module: nn.Module, allow: Collection[str]) -> str:
     """Say why a dense layer cannot be replaced; nothing when it can."""
     kind = type(module)
     if isinstance(module, _DENSE) and not holds_weight(module):
@@ -275,10 +294,12 @@ def _obstacle(module: nn.Module, allow: Sequence[str]) -> str:
     if kind not in _TWINS and not _is_conv1d(module) and kind.__name__ not in allow:
         return f"{kind.__name__} is a subclass; what it adds is unknown (allow= can name it)"
     weight = module.get_parameter("weight")
+    if not weight.numel():
+        return f"its weight {tuple(weight.shape)} is empty"
     if not weight.dtype.is_floating_point:
         return f"its weight is {weight.dtype}, not real floating-point"
     padding = getattr(module, "padding_idx", None)
-    if padding is not None and not weight.is_meta and weight[padding].any():
+    if padding is not None and holds_numbers(weight) and weight[padding].any():
         return f"its padding row {padding} is not zero, and that of PHEmbedding is"
     return ""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from phnn import algebra as algebras
 from phnn.algebra import Algebra
 from phnn.conversion.attentions import OpenAttention
 from phnn.conversion.opening import DENSE
+from phnn.conversion.pretrained import guard
 from phnn.conversion.sites import (
     FOLDING,
     LAYERS,
@@ -190,7 +191,7 @@ def install_layers(model: nn.Module, layers: Mapping[str, LayerSpec | None]) -> 
     before = {name: _get(model, name) for name in attentions}
     try:
         opened = _open_attentions(model, before)
-        sites = _sites_by_name(opened)
+        sites = _sites_by_name(opened, layers)
         made = _make_all(sites, {k: spec for k, spec in layers.items() if k not in before})
     except ValueError:
         for name, module in before.items():
@@ -198,7 +199,9 @@ def install_layers(model: nn.Module, layers: Mapping[str, LayerSpec | None]) -> 
         raise
     if "" in made:
         return made[""]
-    return replace_modules(opened, list(sites.values()), made, inplace=True)
+    replaced = replace_modules(opened, list(sites.values()), made, inplace=True)
+    guard(replaced)
+    return replaced
 
 
 def _make_all(
@@ -214,10 +217,18 @@ def _make_all(
     return made
 
 
-def _sites_by_name(model: nn.Module) -> dict[str, Site]:
-    """Return the sites of torch and PH layers by each of their names."""
+def _sites_by_name(model: nn.Module, wanted: Container[str]) -> dict[str, Site]:
+    """Return the sites of torch and PH layers by each of their names.
+
+    Args:
+        model: The model.
+        wanted: Names of layers that may be subclasses. Who converted them has allowed that, and the
+            names of the tensors tell what else they hold.
+    """
     found: dict[str, Site] = {}
-    for site in find_sites(model):
+    modules = model.named_modules(remove_duplicate=False)
+    allow = {type(module).__name__ for name, module in modules if name in wanted}
+    for site in find_sites(model, allow):
         whole = site.whole if site.is_part else None
         if whole is None:
             found.update(dict.fromkeys(site.names, site))

@@ -146,9 +146,13 @@ def bilinear_many(
     different = dict(zip(keys, tensors, strict=True))
     # small matrices: faster here than on a default device, and float64 exists
     with torch.device("cpu"):
-        searches = {key: Search(A, request) for key, A in different.items()}
+        # a rank beyond all reason would take memory for as many products
+        large = {key: A.numel() for key, A in different.items() if (rank or 0) > A.numel()}
+        searches = {key: Search(A, request) for key, A in different.items() if key not in large}
         _run(list(searches.values()), request, progress or (lambda done, total: None))
         results = {key: _result(search) for key, search in searches.items()}
+    for key, size in large.items():
+        results[key] = Declined(f"rank {rank} is more than the {size} numbers of the algebra")
     return [results[key] for key in keys]
 
 

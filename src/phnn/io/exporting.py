@@ -24,7 +24,16 @@ from phnn.io.atomic import check_output, staging
 from phnn.io.quantizing import QUANTIZE, check_calibration, quantize_static
 from phnn.runtimes import RUNTIMES, ExportError, GraphRuntime, OnnxRuntime, Runtime, find_runtime
 from phnn.runtimes.graph_runtime import to_numpy
-from phnn.runtimes.graphs import PACKAGES, Shapes, convert_program, quiet, require, trace
+from phnn.runtimes.graphs import (
+    PACKAGES,
+    Axes,
+    Shapes,
+    convert_program,
+    nest_shapes,
+    quiet,
+    require,
+    trace,
+)
 from phnn.runtimes.nested import compare, leaves
 
 if TYPE_CHECKING:
@@ -142,7 +151,7 @@ def export(
     _check_options(format, fold, runtime, storage, quantize, calibration, opset)
     target = _find_runtime(runtime, plan, format)
     batches = _find_batches(inputs, dynamic_batch, dynamic_size)
-    shapes = _open_axes(inputs, dynamic_batch, dynamic_size)
+    shapes = nest_shapes(model, _open_axes(inputs, dynamic_batch, dynamic_size))
     ranges = check_calibration(calibration, inputs, dynamic_batch) if quantize else []
     acceleration: Acceleration | None = None
     if runtime is not None:
@@ -300,7 +309,9 @@ def _enlarge(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def _open_axes(inputs: tuple[Tensor, ...], dynamic_batch: bool, dynamic_size: bool) -> Shapes:
+def _open_axes(
+    inputs: tuple[Tensor, ...], dynamic_batch: bool, dynamic_size: bool
+) -> tuple[Axes, ...] | None:
     """Return the names of the open axes of each input; None where there are none."""
     if not (dynamic_batch or dynamic_size):
         return None
@@ -318,7 +329,10 @@ def _open_axes(inputs: tuple[Tensor, ...], dynamic_batch: bool, dynamic_size: bo
 
 def _trace(model: nn.Module, inputs: tuple[Tensor, ...], shapes: Shapes) -> ExportedProgram:
     """Return a program of torch."""
-    open_axes = {axis for axes in shapes or () for axis in axes}
+    flat = [
+        axes for part in shapes or () for axes in (part if isinstance(part, tuple) else (part,))
+    ]
+    open_axes = {axis for axes in flat for axis in axes}
     hints = ["dynamic_batch=False"] * (0 in open_axes) + ["dynamic_size=False"] * (2 in open_axes)
     return trace(
         model, inputs, shapes=shapes, hint="".join(f"; {' or '.join(hints)} may help" * bool(hints))

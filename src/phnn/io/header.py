@@ -160,7 +160,7 @@ def _parse_fields(values: dict[str, Any], version: Version, sizes: Mapping[str, 
         if name not in sizes:
             raise ValueError(f"stored filters {name!r} are not in the file")
     layers = {name: _parse_layer(name, spec) for name, spec in values.pop("layers").items()}
-    _check_algebras(values["config"], layers.values(), sum(sizes.values()))
+    check_algebras(values["config"], layers.values(), sum(sizes.values()))
     return Header(**values, layers=layers, format=version)
 
 
@@ -177,7 +177,7 @@ def parse_layers(values: Mapping[str, object], stored: int) -> dict[str, LayerSp
         if spec is None:
             raise ValueError(f"layer {name!r} is not described")
         found[name] = spec
-    _check_algebras(None, found.values(), stored)
+    check_algebras(None, found.values(), stored)
     return found
 
 
@@ -230,7 +230,7 @@ def _check_strings(name: str, values: Iterable[object]) -> None:
         raise ValueError(f"{name} holds something other than names")
 
 
-def _check_algebras(
+def check_algebras(
     config: Mapping[str, Any] | None, layers: Iterable[LayerSpec | None], stored: int
 ) -> None:
     """Refuse algebras that are out of all proportion to the file, before one is built.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ import torch
 from phnn._screen import Screen
 from phnn.conversion.specs import LayerSpec, install_layers
 from phnn.io import load
+from phnn.io.header import check_algebras
 from phnn.lab.recipe import Recipe, Tree, build_recipe, merge
 from phnn.lab.runs import CONFIG, LAST, MODEL, Run
 from phnn.lab.tasks.data import Data
@@ -98,6 +99,12 @@ def _load_checkpoint(path: Path) -> Trained:
     try:
         recipe = build_recipe(ours["recipe"])
         layers = {name: spec and LayerSpec(**spec) for name, spec in ours["layers"].items()}
+        held = _count(checkpoint["state_dict"].values())
+        check_algebras(ours["config"], layers.values(), held)
+        with torch.device("meta"):  # before memory is used
+            outline = install_layers(create_model(**ours["config"]), layers)
+        if (needed := _count(outline.state_dict().values())) > held:
+            raise ValueError(f"{path} describes {needed:,} numbers, and holds {held:,}")
         model = install_layers(create_model(**ours["config"]), layers)
         assert isinstance(model, Network)
         learner = resolve(find_task(recipe.task).learner)(model, recipe, ours["metadata"])
@@ -106,6 +113,11 @@ def _load_checkpoint(path: Path) -> Trained:
     except (AttributeError, KeyError, RuntimeError, TypeError) as error:
         raise ValueError(f"{path} does not hold the network it describes: {error!r}") from error
     return Trained(learner.model.eval(), metadata, recipe)
+
+
+def _count(tensors: Iterable[object]) -> int:
+    """Return the number of numbers in all tensors."""
+    return sum(tensor.numel() for tensor in tensors if isinstance(tensor, torch.Tensor))
 
 
 def evaluate(

@@ -75,7 +75,7 @@ class PHLayer(PHWeight, nn.Module):
     @property
     def weight(self) -> Tensor:
         """The assembled H, of the shape of the torch layer's weight; for reading only."""
-        rules = self.A if self.rank is None else self.factors
+        rules = self.algebra_tensor if self.rank is None else self.factors
         return functional.kronecker_sum(rules, self.F, self.groups, self.transposed)
 
     @property
@@ -83,12 +83,13 @@ class PHLayer(PHWeight, nn.Module):
         """The A of `phnn.functional`: the tensor, the factors of a layer with a rank, or both."""
         if self.rank is not None:
             return self.factors
+        A = self.algebra_tensor
         if self.learns_algebra or self.algebra is None or torch.compiler.is_compiling():
-            return self.A
-        if type(self.A) is not Tensor:  # a fake one of some tracer, which no constant fits
-            return self.A
-        factors = constant_factors(self.algebra, self.A.device, self.A.dtype)
-        return self.A if factors is None else Known(self.A, factors)
+            return A
+        if type(A) is not Tensor:  # a fake one of some tracer, which no constant fits
+            return A
+        factors = constant_factors(self.algebra, A.device, A.dtype)
+        return A if factors is None else Known(A, factors)
 
     @classmethod
     def like(
@@ -169,6 +170,13 @@ class PHLayer(PHWeight, nn.Module):
         unexpected_keys: list[str],
         error_msgs: list[str],
     ) -> None:
+        if prefix + "weight" in state_dict and prefix + "F" not in state_dict:
+            # with strict=False torch would leave this layer as it is, and say nothing
+            error_msgs.append(
+                f'"{prefix}weight" is of a plain layer, and {type(self).__name__} has A and F; '
+                "load the plain model first, and convert it then"
+            )
+            return
         restored = restore_algebras(
             self.structure, ("A",), state_dict, prefix, local_metadata, error_msgs
         )

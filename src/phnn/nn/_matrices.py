@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from phnn import functional, init
 from phnn.algebra import Algebra, real
-from phnn.functional import Factors
 from phnn.nn._layer import PHLayer
 from phnn.nn._weight import (
     PHWeight,
@@ -140,19 +139,13 @@ class PHMatrices(nn.Module):
 
     def assemble(self, suffix: str) -> Tensor:
         """Return the assembled matrix H of this suffix, such as `_ih_l0`."""
-        rules: Tensor | Factors
-        structure = self.structures[suffix]
-        if structure.rank is None:
-            rules = getattr(self, "A" + suffix)
-        else:
-            letters = (getattr(self, letter + suffix) for letter in "UVW")
-            rules = Factors(*letters)
-        layout = self.layouts[suffix]
-        H = functional.kronecker_sum(rules, getattr(self, "F" + suffix), layout.gates)
+        matrix, layout = PHMatrix(self, suffix), self.layouts[suffix]
+        rules = matrix.algebra_tensor if matrix.rank is None else matrix.factors
+        H = functional.kronecker_sum(rules, matrix.F, layout.gates)
         if layout.sides == 1:
             return H
         # F holds the sides beside each other, and H has components inside of sides
-        sides: Tensor = H.unflatten(1, (structure.n_in, layout.sides, -1))
+        sides: Tensor = H.unflatten(1, (matrix.n_in, layout.sides, -1))
         return sides.transpose(1, 2).flatten(1)
 
     def _tensors(self) -> list[Tensor]:

@@ -67,7 +67,9 @@ class PHWeight:
     @property
     def algebra_tensor(self) -> Tensor:
         """The tensor A, (terms, n_out, n_in); computed from the factors in a layer with a rank."""
-        return self.A if self.rank is None else self.factors.tensor()
+        if self.rank is not None:
+            return self.factors.tensor()
+        return self.A if self.learns_algebra else cast_algebra(self.A, self.F)
 
     @property
     def factors(self) -> Factors:
@@ -104,6 +106,14 @@ class PHWeight:
         """Standard deviation of torch's default weight, which the start of H has, too."""
         fan_in = (self.n_out if self.transposed else self.n_in) * self.F[0].numel()
         return 1 / math.sqrt(3 * fan_in)
+
+
+def cast_algebra(A: Tensor, F: Tensor) -> Tensor:
+    """Return a fixed algebra in the type of the filters.
+
+    A policy of mixed precision, as FSDP2 has it, casts parameters and leaves buffers.
+    """
+    return A if A.dtype == F.dtype else A.to(F.dtype)
 
 
 def real_dtype(module: nn.Module, dtype: torch.dtype | None) -> torch.dtype:

@@ -108,7 +108,7 @@ class PHEmbedding(PHLayer):
     @property
     def weight(self) -> Tensor:
         """The whole table H; for reading only."""
-        rules = self.A if self.rank is None else self.factors
+        rules = self.algebra_tensor if self.rank is None else self.factors
         H = functional.kronecker_sum(rules, self.F)
         if self.padding_idx is None:
             return H

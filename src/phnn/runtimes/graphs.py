@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import inspect
 import logging
 import re
 import warnings
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 
 PACKAGES = {"onnx": "1.17", "onnxscript": "0.3"}  # with the oldest version that works
 
-Shapes = tuple[dict[int, Any], ...] | None
+Axes = dict[int, Any]  # the names of the open axes of an input
+Shapes = tuple[Axes | tuple[Axes, ...], ...] | None
 
 
 class ExportError(RuntimeError):
@@ -58,6 +60,16 @@ def require(packages: dict[str, str], extra: str, otherwise: str = "") -> None:
 
 def _numbers(version: str) -> list[int]:
     return [int(part) for part in re.findall(r"\d+", version)[:2]]
+
+
+def nest_shapes(model: nn.Module, shapes: tuple[Axes, ...] | None) -> Shapes:
+    """Return the open axes as torch wants them: those of `*args` in a tuple of their own."""
+    parameters = inspect.signature(model.forward).parameters.values()
+    kinds = [parameter.kind for parameter in parameters]
+    if shapes is None or inspect.Parameter.VAR_POSITIONAL not in kinds:
+        return shapes
+    named = kinds.index(inspect.Parameter.VAR_POSITIONAL)
+    return (*shapes[:named], shapes[named:]) if len(shapes) > named else shapes
 
 
 def trace(

@@ -40,3 +40,11 @@ def test_lines_survive_the_file(results):
     assert [run.variant for run in find_trained(read_back.runs)] == ["real", "n=2"]
     (results / "runs/tiny-real-seed0/model.safetensors").unlink()
     assert [run.variant for run in find_trained(read_back.runs)] == ["n=2"]
+
+
+@pytest.mark.parametrize("change", [{"parameters": None}, {"test_accuracy": "high"}])
+def test_a_result_without_its_numbers_is_named(results, capsys, change):
+    path = results / "runs" / "tiny-real-seed0" / "result.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    assert cli.main(["report", str(path.parent)]) == cli.USER_ERROR
+    assert f"result.json is damaged ({next(iter(change))} is" in capsys.readouterr().err

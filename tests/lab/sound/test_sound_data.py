@@ -21,7 +21,9 @@ from phnn.lab.tasks.sound import CLASSES, SoundData, find_splits, preprocess, re
 from phnn.lab.tasks.sound import cache as sound_cache
 from phnn.lab.tasks.sound import data as sound_data
 from phnn.lab.tasks.sound.cache import Options
+from phnn.lab.tasks.sound.clips import _measure
 from phnn.lab.tasks.sound.features import extract, restore_magnitudes
+from phnn.lab.tasks.sound.labels import read_events
 from phnn.lab.tasks.sound.spectrograms import find_phases
 from phnn.lab.training.trainer import to_lightning
 
@@ -433,3 +435,14 @@ class TestLightning:
             assert resumed.seen["training"] == seen[step:]
         trainer.test(whole, to_lightning(data), verbose=False)
         assert len(whole.seen["testing"]) == 2
+
+
+@pytest.mark.skipif(os.name != "posix", reason="there are no pipes with names")
+def test_a_pipe_is_no_recording(tmp_path):
+    os.mkfifo(tmp_path / "scene_A.wav")
+    with pytest.raises(ValueError, match=r"scene_A\.wav: not a regular file"):
+        read_wave([tmp_path / "scene_A.wav"])
+    with pytest.raises(ValueError, match=r"scene_A\.wav: not a regular file"):
+        read_events(tmp_path / "scene_A.wav")
+    with pytest.raises(ValueError, match=r"scene_A\.wav is not a regular file"):
+        _measure(tmp_path / "scene_A.wav", "raise")

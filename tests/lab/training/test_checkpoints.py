@@ -151,3 +151,19 @@ def test_every_five_minutes_by_default(tiny, tmp_path, reference, monkeypatch):
 def test_times_that_are_none(minutes):
     with pytest.raises(ValueError, match="checkpoint_minutes"):
         TrainerOptions(checkpoint_minutes=minutes)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("width_multiplier", 1e4, r"describes [\d,]+ numbers, and holds"),
+        ("in_channels", 2 * 10**9, r"describes [\d,]+ numbers, and holds"),
+        ("algebra", "cyclic(99)", "structure constants"),
+    ],
+)
+def test_a_network_beyond_its_checkpoint_is_not_built(stopped, option, value, message):
+    checkpoint = torch.load(stopped / LAST, weights_only=True)
+    checkpoint["phnn"]["config"][option] = value
+    torch.save(checkpoint, stopped / LAST)
+    with pytest.raises(ValueError, match=message):
+        load_trained(stopped / LAST)

@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 
 from phnn.lab.comparison import TIMES, Comparison
 from phnn.lab.paper.emissions import POWER, estimate_co2
-from phnn.lab.runs import Run
+from phnn.lab.runs import RESULT, Run, RunFolderError
 from phnn.lab.tasks import Score, Task, find_task
 from phnn.lab.tasks.task import resolve
 
 MEBIBYTE = 2**20
 OLD_MEGABYTE = 10**6  # in which older results have storage
+NEEDED = ("parameters", "storage_bytes", "train_seconds")  # numbers of a result, beside its scores
 
 
 class Spread(NamedTuple):
@@ -198,7 +199,7 @@ def summarize_variant(
         paper: What the paper prints, see `Summary`.
         power: The power of the hardware in watts, for the paper's estimate of CO2.
     """
-    by_seed, others = _collect_results(runs), _collect_results(baseline)
+    by_seed, others = _collect_results(runs, task), _collect_results(baseline, task)
     failed = sum(run.status == "failed" for run in runs)
     waiting = sum(run.status == "waiting" for run in runs)
     summary = Summary(family, variant, task, tuple(by_seed), failed, waiting, paper=paper or {})
@@ -228,13 +229,29 @@ def summarize_variant(
         energy_kwh=_total(results, "energy_kwh"),
         co2_kg=_total(results, "co2_kg"),
         co2_kg_paper=estimate_co2(seconds, power),
-        threads=first["threads"],
+        threads=first.get("threads"),
     )
 
 
-def _collect_results(runs: Sequence[Run]) -> dict[int, dict[str, Any]]:
-    """Return the results of finished runs by their seeds."""
-    return {run.seed: run.result for run in runs if run.result is not None}
+def _collect_results(runs: Sequence[Run], task: Task) -> dict[int, dict[str, Any]]:
+    """Return the results of finished runs by their seeds, with the numbers that a table needs.
+
+    Raises:
+        RunFolderError: A result lacks one.
+    """
+    found = {}
+    for run in runs:
+        if run.result is None:
+            continue
+        for key in (*NEEDED, *(f"test_{score.name}" for score in task.scores)):
+            value = run.result.get(key)
+            if not isinstance(value, int | float) or isinstance(value, bool):
+                raise RunFolderError(
+                    f"{run.folder / RESULT} is damaged ({key} is {value!r}); delete it and run "
+                    "again"
+                )
+        found[run.seed] = run.result
+    return found
 
 
 def _get_scores(results: Mapping[int, dict[str, Any]], score: Score) -> dict[int, float]:
@@ -279,7 +296,7 @@ def _find_options(task: Task, result: Mapping[str, Any]) -> dict[str, Any]:
 
 def _total(results: Sequence[dict[str, Any]], key: str) -> float | None:
     """Return the sum, or None when a run lacks the value: a partial sum would mislead."""
-    values = [result[key] for result in results]
+    values: list[Any] = [result.get(key) for result in results]
     return None if None in values else sum(values)
 
 

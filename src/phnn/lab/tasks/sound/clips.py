@@ -212,6 +212,8 @@ def _measure(path: Path, stereo: Stereo) -> float:
     """Return the seconds of a file; one that cannot be used is found before the work."""
     import soundfile
 
+    if path.exists() and not path.is_file():  # reading a pipe would wait for a writer
+        raise ValueError(f"{path} is not a regular file")
     try:
         info = soundfile.info(path)
     except soundfile.LibsndfileError as error:

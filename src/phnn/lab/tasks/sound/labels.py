@@ -29,6 +29,8 @@ class Event(NamedTuple):
 
 def read_events(path: Path) -> list[Event]:
     """Read a label file: comma-separated, with columns Start, End and Class among others."""
+    if path.exists() and not path.is_file():  # reading a pipe would wait for a writer
+        raise BrokenRecordingError(f"{path}: not a regular file")
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = csv.DictReader(file, skipinitialspace=True)

@@ -172,6 +172,8 @@ def read_format(waves: Iterable[Path]) -> Format:
 
     formats: dict[Path, Format] = {}
     for path in waves:
+        if path.exists() and not path.is_file():  # reading a pipe would wait for a writer
+            raise BrokenRecordingError(f"{path}: not a regular file")
         try:
             info = soundfile.info(str(path))
         except (OSError, RuntimeError) as error:

@@ -76,7 +76,7 @@ def test_what_is_told_of_a_run_names_no_private_folder(run, monkeypatch):
     home = Path.home()
     argv = ["phnn", "train", f"{home}/a.yaml", f"--data.root={home}/b", f"-o{home}/c", "--x"]
     monkeypatch.setattr(sys, "argv", argv)
-    assert training._command() == "phnn train a.yaml --data.root=b -oc --x"
+    assert training.show_command() == "phnn train a.yaml --data.root=b -oc --x"
     others = {
         f'--data={{"root": "{home}/my/b", "name": "a/c"}}': '--data={"root": "b", "name": "a/c"}',
         f"[{home}/my/b,{home}/c]": "[b,c]",

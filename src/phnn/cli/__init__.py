@@ -22,6 +22,7 @@ LIBRARY = ("convert", "inspect", "export", "bench")
 # the module with the typed function that is the command
 LAB = {
     **dict.fromkeys(["train", "test", "predict", "compare"], "training"),
+    "tune": "tuning",
     **dict.fromkeys(["report", "figures", "tables"], "reports"),
     "simulate": "sound",
     "toy": "toy",
@@ -47,6 +48,7 @@ EXTRAS = {
     **dict.fromkeys(["pyroomacoustics", "soundfile", "tqdm"], "sound"),
     **dict.fromkeys(["onnx", "onnxruntime", "onnxscript"], "export"),
     "codecarbon": "energy",
+    "optuna": "tune",
 }
 CLOSED_PIPE = 128 + 13  # as shells tell a process that SIGPIPE ended
 # mistakes of the user besides ValueError, TypeError and OSError; by name, because the import of

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 Overrides = dict[str, Any]
 FAILED_RUNS = 1
+POWER = 300.0  # watts
 
 
 def train(recipe: str, overrides: Overrides, out: Path | None = None) -> int:
@@ -55,7 +56,7 @@ def _train(recipe: str, overrides: Overrides, out: Path | None) -> int:
     built = build_recipe(merge(tree, overrides))
     folder = out or Path("runs") / f"{Path(recipe).stem}-{_variant(built)}-seed{built.seed}"
     ended_before = (folder / RESULT).exists()
-    result = run(built, folder, command=_command())
+    result = run(built, folder, command=show_command())
     if result:  # of several processes, the first one speaks
         scores = _show_scores(find_task(built.task), result)
         print(f"{scores}; {result['parameters']:,} parameters; see {folder}")
@@ -163,7 +164,7 @@ def compare(
     comparison: str = "digits",
     out: Path | None = None,
     jobs: int | None = None,
-    power: float = 300.0,
+    power: float = POWER,
 ) -> int:
     """Train real, quaternion and PH networks, and print how they compare.
 
@@ -179,19 +180,24 @@ def compare(
             0.445 kg/kWh.
     """
     with resumable():
-        return _compare(overrides, comparison, out, jobs, power)
+        return compare_all(overrides, comparison, out, jobs, power)
 
 
-def _compare(
-    overrides: Overrides, comparison: str, out: Path | None, jobs: int | None, power: float
+def compare_all(
+    overrides: Overrides,
+    comparison: str,
+    out: Path | None,
+    jobs: int | None,
+    power: float = POWER,
 ) -> int:
+    """Carry out a comparison; see `compare`."""
     from phnn.lab.comparison import check_folders, hold, load_comparison, plan, run_all
     from phnn.lab.recipe import build_recipe, merge
     from phnn.lab.training import check_recipe
 
     loaded = load_comparison(comparison)
     folder = out or Path("runs") / loaded.name
-    jobs = _count_jobs() if jobs is None else jobs
+    jobs = count_jobs() if jobs is None else jobs
     if jobs < 1:
         raise ValueError(f"jobs={jobs} must be at least 1")
     shared = {"trainer": {"threads": max(1, (os.cpu_count() or 1) // jobs)}} if jobs > 1 else {}
@@ -200,7 +206,7 @@ def _compare(
     for run in {(run.family, run.variant): run for run in runs}.values():
         check_recipe(build_recipe(run.recipe or {}))
     check_folders(runs)
-    command = _command()
+    command = show_command()
 
     def report(runs: list[Run]) -> None:
         from phnn.lab import reports
@@ -234,7 +240,7 @@ def _conclude(
     return FAILED_RUNS if failed else 0
 
 
-def _count_jobs() -> int:
+def count_jobs() -> int:
     """Return two on a CPU of two cores or more: one network of this size leaves half of it idle."""
     import torch
 
@@ -251,7 +257,7 @@ def _variant(recipe: Recipe) -> str:
     return name if recipe.distill is None else f"{name}-distilled"
 
 
-def _command() -> str:
+def show_command() -> str:
     """Return what was typed, with file names alone for absolute paths: results are shared."""
     return shlex.join(["phnn", *map(_shorten, sys.argv[1:])])
 

@@ -2,7 +2,7 @@
 
 from phnn.lab.comparison.definition import BASELINE, Comparison, Variant, load_comparison
 from phnn.lab.comparison.planning import check_folders, plan
-from phnn.lab.comparison.processes import hold, run_all
+from phnn.lab.training.processes import hold, run_all
 
 __all__ = [
     "BASELINE",

@@ -14,8 +14,10 @@ from phnn.lab.reports.loader import CachingRunLoader
 from phnn.lab.reports.multiplication import draw_nested_tables, draw_tables
 from phnn.lab.reports.results import Results, read_results
 from phnn.lab.reports.scores import draw_scores
+from phnn.lab.reports.study import draw_study, read_study
 from phnn.lab.tasks.report import DataMissingError, Say, find_trained
 from phnn.lab.tasks.task import resolve
+from phnn.lab.tuning import STUDY
 
 
 def draw_figures(
@@ -24,7 +26,7 @@ def draw_figures(
     """Draw every figure for which there are results.
 
     Args:
-        folder: The folder of a comparison or a run; None for the figures that need no run.
+        folder: The folder of a comparison, a run or a study; None for the figures that need no run.
         out: The folder of the figures.
         overrides: Parts of the recipes to replace, such as the folder of the data.
         say: Called with a message before each slow step, and for each missing figure.
@@ -35,6 +37,8 @@ def draw_figures(
     say = say or (lambda text: None)
     if folder is None:
         pictures = _draw_rules()
+    elif (folder / STUDY).is_file():
+        pictures = draw_study(read_study(folder))
     else:
         pictures = _draw_results(read_results(folder), CachingRunLoader(overrides), say)
     return [path for drawn in pictures for path in save_figure(drawn.figure, out, drawn.name)]

@@ -15,9 +15,11 @@ from phnn.lab.reports.loader import CachingRunLoader
 from phnn.lab.reports.provenance import show_provenance, show_runs
 from phnn.lab.reports.results import Results, read_results
 from phnn.lab.reports.scores import show_scores, show_table
+from phnn.lab.reports.study import read_study, show_study
 from phnn.lab.runs import MODEL
 from phnn.lab.tasks.report import DataMissingError, Say, find_trained
 from phnn.lab.tasks.task import resolve
+from phnn.lab.tuning import STUDY
 
 REPORT = "report.html"
 
@@ -25,13 +27,13 @@ REPORT = "report.html"
 def write_report(
     folder: Path, out: Path | None = None, overrides: Tree | None = None, say: Say | None = None
 ) -> Path:
-    """Write the report of a comparison or a run, which need not have ended.
+    """Write the report of a comparison, a run or a study, which need not have ended.
 
     The answers of the networks for their test data are computed once and kept in the folders of the
     runs.
 
     Args:
-        folder: The folder of a comparison or a run.
+        folder: The folder of a comparison, a run or a study.
         out: The file; report.html in the folder by default.
         overrides: Parts of the recipes to replace, such as the folder of the data.
         say: Called with a message before each slow step.
@@ -39,13 +41,22 @@ def write_report(
     Returns:
         The path of the file.
     """
+    if (folder / STUDY).is_file():
+        study = read_study(folder)
+        count = len(study.ended)
+        about = f"{study.content['study']}: {count} trials have finished."
+        return _write(folder, out, study.content["title"], about, list(show_study(study)))
     results = read_results(folder)
     sections = _make_sections(results, CachingRunLoader(overrides), say or (lambda text: None))
     ended = sum(run.result is not None for run in results.runs)
     about = f"{results.name}: {ended} of {len(results.runs)} runs have ended."
+    return _write(folder, out, results.title, about, list(sections))
+
+
+def _write(folder: Path, out: Path | None, title: str, about: str, sections: list[Section]) -> Path:
     out = folder / REPORT if out is None else out
     out.parent.mkdir(parents=True, exist_ok=True)
-    write_text(out, render_page(results.title, about, list(sections)))
+    write_text(out, render_page(title, about, sections))
     return out
 
 

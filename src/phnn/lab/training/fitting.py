@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from phnn.lab.training.checkpoints import Keeper
 from phnn.lab.training.clock import Clock, TestClock
 from phnn.lab.training.energy import EnergyMeter
 from phnn.lab.training.epochs import EpochLog
+from phnn.lab.training.judging import JudgeCallback
 from phnn.lab.training.provenance import describe_environment
 from phnn.lab.training.sealing import check, choose
 from phnn.lab.training.trainer import (
@@ -33,7 +35,14 @@ from phnn.lab.training.trainer import (
 LOG_STEPS = 50  # between two points of the logger's curves
 
 
-def fit(recipe: Recipe, out: Path, stop: Stoppable, *, progress: bool) -> dict[str, Any]:
+def fit(
+    recipe: Recipe,
+    out: Path,
+    stop: Stoppable,
+    *,
+    progress: bool,
+    judge: Callable[[Mapping[str, Any]], bool] | None = None,
+) -> dict[str, Any]:
     """Train and test the network of a recipe; save it.
 
     Args:
@@ -41,6 +50,7 @@ def fit(recipe: Recipe, out: Path, stop: Stoppable, *, progress: bool) -> dict[s
         out: The folder of the run. A checkpoint there is continued.
         stop: The signals that may end the training.
         progress: Whether to show a progress bar.
+        judge: Makes the run a trial, which is neither tested nor saved; see `train`.
 
     Returns:
         The result; nothing in processes other than the first of a run.
@@ -60,6 +70,12 @@ def fit(recipe: Recipe, out: Path, stop: Stoppable, *, progress: bool) -> dict[s
                 f"trainer.early_stopping={options.early_stopping} needs a validation split; give "
                 "--data.validation, or leave it out"
             )
+        if judge is not None and not has_validation:
+            raise ValueError(
+                "a trial is judged by the validation split, and there is none; give "
+                "--data.validation 0.1"
+            )
+        judging = [] if judge is None else [JudgeCallback(judge, log)]
         processes = options.devices * options.num_nodes
         steps = -(-len(data.train_dataloader()) // processes)
         trainer = make_trainer(
@@ -68,6 +84,7 @@ def fit(recipe: Recipe, out: Path, stop: Stoppable, *, progress: bool) -> dict[s
                 clock,
                 log,
                 *make_callbacks(options, learner, steps * options.max_epochs),
+                *judging,
                 keeper,
             ],
             progress=progress,
@@ -92,24 +109,14 @@ def fit(recipe: Recipe, out: Path, stop: Stoppable, *, progress: bool) -> dict[s
             raise Stopped(stop.signum) from None
         # only the last part of a resumed run was measured: it must not look like the whole
         energy = dict.fromkeys(meter.stop(), None) if resumed else meter.stop()
-        if keeper.best_epoch is not None:
-            check(keeper.best)
-            learner.load_weights(torch.load(keeper.best, weights_only=True, map_location="cpu"))
-        scores = test(learner, data, trainer)
-        if not trainer.is_global_zero:
-            return {}
         described = recipe.describe()
-        saved = save(learner.model, out / MODEL, metadata={**learner.metadata, **described})
-        return {
+        trained = {
             "model": learner.model.config,
             **described,
             "recipe": public(recipe),
             **learner.count_parameters(),
-            "storage_bytes": saved.stat().st_size,
             "epochs": log.epochs,
-            "selected": "last" if keeper.best_epoch is None else f"best, epoch {keeper.best_epoch}",
             f"val_{learner.score}": keeper.best_score,
-            **scores,
             "train_seconds": clock.seconds,
             "train_processor_seconds": clock.processor,
             "train_seconds_per_100": clock.mean and 100 * clock.mean,
@@ -117,6 +124,23 @@ def fit(recipe: Recipe, out: Path, stop: Stoppable, *, progress: bool) -> dict[s
             **energy,
             "resumed": resumed,
             **describe_environment(trainer),
+        }
+        if judge is not None:
+            given_up = any(each.has_given_up for each in judging)
+            trial = {**trained, "best_epoch": keeper.best_epoch, "given_up": given_up}
+            return trial if trainer.is_global_zero else {}
+        if keeper.best_epoch is not None:
+            check(keeper.best)
+            learner.load_weights(torch.load(keeper.best, weights_only=True, map_location="cpu"))
+        scores = test(learner, data, trainer)
+        if not trainer.is_global_zero:
+            return {}
+        saved = save(learner.model, out / MODEL, metadata={**learner.metadata, **described})
+        return {
+            **trained,
+            "storage_bytes": saved.stat().st_size,
+            "selected": "last" if keeper.best_epoch is None else f"best, epoch {keeper.best_epoch}",
+            **scores,
         }
 
 

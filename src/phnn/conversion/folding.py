@@ -15,6 +15,7 @@ from phnn.conversion.report import Entry, Report
 from phnn.conversion.sites import (
     PH_LAYERS,
     Site,
+    check_whole,
     find_ph_sites,
     has_own_forward,
     holds_weight,
@@ -46,6 +47,7 @@ def to_dense(model: nn.Module, *, fuse: bool = False, inplace: bool = False) -> 
     """
     if fuse and model.training:
         raise ValueError("batch norms fuse in evaluation mode only; call model.eval() first")
+    check_whole(model)
     graphs = trace(model) if fuse else ()  # before anything is changed
     before = sum(parameter.numel() for parameter in model.parameters())
     sites = find_ph_sites(model)

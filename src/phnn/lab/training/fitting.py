@@ -16,6 +16,7 @@ from phnn.lab.runs import METRICS, MODEL, public
 from phnn.lab.stopping import Stoppable, Stopped
 from phnn.lab.tasks.data import Data
 from phnn.lab.tasks.learner import Learner
+from phnn.lab.tasks.sharding import gather, is_sharded
 from phnn.lab.training.build import build_data, build_learner
 from phnn.lab.training.checkpoints import Keeper
 from phnn.lab.training.clock import Clock, TestClock
@@ -77,7 +78,8 @@ def fit(
             )
         judging = [] if judge is None else [JudgeCallback(judge, log)]
         processes = options.devices * options.num_nodes
-        steps = -(-len(data.train_dataloader()) // processes)
+        batches = processes * options.accumulate_grad_batches
+        steps = -(-len(data.train_dataloader()) // batches)
         trainer = make_trainer(
             options,
             callbacks=[
@@ -133,9 +135,15 @@ def fit(
             check(keeper.best)
             learner.load_weights(torch.load(keeper.best, weights_only=True, map_location="cpu"))
         scores = test(learner, data, trainer)
+        network = learner.model
+        if is_sharded(network):
+            weights = gather(network)  # together
+            network = build_learner(recipe, data).model
+            if trainer.is_global_zero:
+                network.load_state_dict(weights)
         if not trainer.is_global_zero:
             return {}
-        saved = save(learner.model, out / MODEL, metadata={**learner.metadata, **described})
+        saved = save(network, out / MODEL, metadata={**learner.metadata, **described})
         return {
             **trained,
             "storage_bytes": saved.stat().st_size,

@@ -165,7 +165,7 @@ def search(what: Search, progress: Progress) -> Found:
             active.release()
         os.close(pipe)
         os.close(own_end)
-    best = write_summary(study, about, what.out)
+    best = write_summary(study, about, what.out, ended=True)
     if not best and note:
         raise ValueError(note)
     counted = [trial for trial in study.get_trials(deepcopy=False) if is_counted(trial)]

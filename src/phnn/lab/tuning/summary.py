@@ -48,13 +48,16 @@ class About:
     environment: dict[str, Any]
 
 
-def write_summary(study: optuna.Study, about: About, out: Path) -> list[FrozenTrial]:
+def write_summary(
+    study: optuna.Study, about: About, out: Path, *, ended: bool = False
+) -> list[FrozenTrial]:
     """Write the state of a study as study.json, and its best recipes as YAML.
 
     Args:
         study: The study.
         about: What it is.
         out: The folder of the results.
+        ended: Whether this is the end, and the importance of the options is worth its seconds.
 
     Returns:
         The best trial, or those of the Pareto front.
@@ -72,7 +75,7 @@ def write_summary(study: optuna.Study, about: About, out: Path) -> list[FrozenTr
         "logarithmic": [dimension.key for dimension in about.space if dimension.kind == "log"],
         "objectives": [asdict(objective.score) for objective in about.objectives],
         "best": [trial.number for trial in best],
-        "importance": measure_importance(study, about.objectives),
+        "importance": measure_importance(study, about.objectives) if ended else {},
         "trials": [describe(trial, about.objectives) for trial in trials],
     }
     write_json(out / STUDY, content)

@@ -103,6 +103,9 @@ def _tune(
     _show(found, out)
     if not confirm or not found.best:
         return 0
+    if any(trial.state.name == "RUNNING" for trial in found.trials):
+        print("trials are open, and may become the best: for --confirm, give the command again")
+        return 0
     path = write_confirmation(found.best, found.about, confirm, out)
     return compare_all({}, str(path), out / "confirm", jobs)
 

@@ -109,7 +109,7 @@ def test_a_study_survives_kills_and_is_shared_by_workers(recipe, tmp_path):
         except PostgresMissingError as error:
             pytest.skip(f"no PostgreSQL: {error}")
         storage = ["--storage", url]
-        process = tune_digits(recipe, tmp_path / "one", 3, *storage)
+        process = tune_digits(recipe, tmp_path / "one", 2, *storage)
         first = tmp_path / "one" / "runs" / "trial-0" / "checkpoints" / "last.ckpt"
         wait_for(first.exists, process)
         children = list_children(process)
@@ -117,17 +117,18 @@ def test_a_study_survives_kills_and_is_shared_by_workers(recipe, tmp_path):
         process.communicate()
         wait_until_gone(children, 60)
         study = load_study(url, "tiny", "none")
+        stack.callback(study._storage._backend.engine.dispose)
         assert [trial.state.name for trial in study.trials] == ["RUNNING"]
-        finish(tune_digits(recipe, tmp_path / "one", 3, *storage))
-        assert Counter(t.state.name for t in study.get_trials()) == {"COMPLETE": 3}
+        finish(tune_digits(recipe, tmp_path / "one", 2, *storage))
+        assert Counter(t.state.name for t in study.get_trials()) == {"COMPLETE": 2}
         outcome = json.loads((first.parents[1] / "validation.json").read_text())
         assert outcome["resumed"]
-        workers = [tune_digits(recipe, tmp_path / name, 8, *storage) for name in ("one", "two")]
-        for worker in workers:
-            assert "8 trials: 8 finished" in finish(worker)
+        workers = [tune_digits(recipe, tmp_path / name, 6, *storage) for name in ("one", "two")]
+        for output in [finish(worker) for worker in workers]:
+            assert "6 trials: " in output  # the last one may be open when the first worker ends
         counted = [t for t in study.get_trials() if "skipped" not in t.user_attrs]
-    assert [trial.state.name for trial in counted] == ["COMPLETE"] * 8
-    assert len({tuple(trial.params.items()) for trial in counted}) == 8
+    assert [trial.state.name for trial in counted] == ["COMPLETE"] * 6
+    assert len({tuple(trial.params.items()) for trial in counted}) == 6
     folders = [
         path.name for name in ("one", "two") for path in (tmp_path / name / "runs").glob("trial-*")
     ]

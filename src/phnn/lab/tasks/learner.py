@@ -19,7 +19,7 @@ from phnn.lab.seeds import derive_seed
 from phnn.lab.tasks.imitation import relative_error, stop_dropout
 from phnn.lab.tasks.optimization import NonFiniteLossError, make_optimizer, make_schedule
 from phnn.lab.tasks.scores import Scores
-from phnn.lab.tasks.sharding import is_sharded, load_weights, shard
+from phnn.lab.tasks.sharding import hold_whole, is_sharded, load_weights, shard
 from phnn.models import Network, create_model
 
 PREFIX = "model."  # of the network's weights in a checkpoint
@@ -148,6 +148,26 @@ class Learner(lightning.LightningModule, ABC):
         if self.trainer.world_size > 1 and self.trainer.is_last_batch:
             for buffer in self.model.buffers():
                 torch.distributed.broadcast(buffer, 0)
+
+    def _hold_whole(self, whole: bool) -> None:
+        if self.recipe.trainer.strategy == "fsdp2":
+            hold_whole(self.model, whole=whole)
+
+    def on_validation_epoch_start(self) -> None:
+        """Gather a network that is shared out: processes may have different numbers of batches."""
+        self._hold_whole(True)
+
+    def on_validation_epoch_end(self) -> None:
+        """Share the network out again."""
+        self._hold_whole(False)
+
+    def on_test_epoch_start(self) -> None:
+        """Gather a network that is shared out."""
+        self._hold_whole(True)
+
+    def on_test_epoch_end(self) -> None:
+        """Share the network out again."""
+        self._hold_whole(False)
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         """Measure a batch of the validation split."""

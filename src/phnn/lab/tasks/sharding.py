@@ -23,7 +23,7 @@ def shard(model: nn.Module, mesh: DeviceMesh) -> None:
     """
     from torch.distributed.fsdp import fully_shard
 
-    for module in list(model.modules()):
+    for module in reversed(list(model.modules())):  # from the inside out
         if not isinstance(module, nn.Sequential):
             continue
         for block in module:
@@ -34,9 +34,31 @@ def shard(model: nn.Module, mesh: DeviceMesh) -> None:
 
 def is_sharded(model: nn.Module) -> bool:
     """Return whether the tensors of a network are shared out."""
-    from torch.distributed.tensor import DTensor
+    from torch.distributed.fsdp import FSDPModule
 
-    return any(isinstance(parameter, DTensor) for parameter in model.parameters())
+    return isinstance(model, FSDPModule)
+
+
+def hold_whole(model: nn.Module, *, whole: bool) -> None:
+    """Let each device hold the whole network, or its part again; all processes have to call it.
+
+    An evaluation needs it: processes may have different numbers of batches, and a process that
+    gathers tensors for a batch which others do not have would wait for them without end.
+
+    Args:
+        model: The network, which is shared out.
+        whole: Whether to gather all tensors, or to drop those of others.
+    """
+    from torch.distributed.fsdp import FSDPModule
+
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            keep = whole or module is model  # as torch treats the outermost by default
+            module.set_reshard_after_forward(not keep, recurse=False)
+            if whole:
+                module.unshard()
+            else:
+                module.reshard()
 
 
 def gather(model: nn.Module) -> dict[str, Tensor]:

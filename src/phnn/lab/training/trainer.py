@@ -50,6 +50,7 @@ def make_trainer(
         enable_progress_bar=progress,
         enable_model_summary=False,
         use_distributed_sampler=False,  # our loaders know their process
+        inference_mode=options.strategy != "fsdp2",  # gathered tensors serve training again
         **arguments,
     )
 
@@ -61,7 +62,11 @@ def _make_strategy(options: TrainerOptions) -> Any:
     from lightning.pytorch.strategies import ModelParallelStrategy
 
     # whole checkpoints: a run resumes on another number of devices, and with other strategies
-    return ModelParallelStrategy(tensor_parallel_size=1, save_distributed_checkpoint=False)
+    return ModelParallelStrategy(
+        data_parallel_size=options.devices * options.num_nodes,
+        tensor_parallel_size=1,
+        save_distributed_checkpoint=False,
+    )
 
 
 def make_logger(options: TrainerOptions, out: Path) -> Any:

@@ -99,7 +99,8 @@ def _tune(
         **options,
     )
     with ProgressBar() as bar:
-        found = search(what, lambda done, total, best: bar(f"trials, {best}", done, total))
+        # with --minutes alone nobody knows how many there will be
+        found = search(what, lambda done, total, best: bar(f"trials, {best}", done, total or done))
     _show(found, out)
     if not confirm or not found.best:
         return 0

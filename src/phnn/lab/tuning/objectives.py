@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from phnn._names import check_choices
 from phnn.lab.runs import METRICS
@@ -36,7 +36,7 @@ class Objective:
         return self.score.name
 
     @property
-    def direction(self) -> str:
+    def direction(self) -> Literal["maximize", "minimize"]:
         """The direction, by Optuna's words."""
         return "maximize" if self.score.higher else "minimize"
 

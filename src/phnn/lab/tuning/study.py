@@ -159,7 +159,7 @@ def open_study(
         pruner=PRUNERS[pruner](),
         load_if_exists=True,
     )
-    about = {
+    about: dict[str, Any] = {
         "recipe": public(recipe),
         "space": {dimension.key: dimension.show() for dimension in space},
         "objectives": [objective.name for objective in objectives],

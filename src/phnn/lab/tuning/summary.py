@@ -105,7 +105,7 @@ def measure_importance(
             continue
 
         def target(trial: FrozenTrial, number: int = number) -> float:
-            return trial.values[number]
+            return float(trial.values[number])
 
         evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
         with warnings.catch_warnings():

@@ -62,9 +62,8 @@ REASONS = (
     (r"does not divide the 1 and 1 channels of each", "depthwise"),
     (r"does not divide", "indivisible"),
     (r"^tied to", "tied to an embedding"),
-    (r"in_proj_weight", "packed attention inputs"),
+    (r"rows of a table", "embedding"),
     (r"subclass", "subclass"),
-    (r"recurrent", "recurrent"),
     (r"is computed", "computed weight"),
 )
 
@@ -150,8 +149,8 @@ What `phnn.convert(model, n={n})` does to models as their packages define them, 
 
 - *depthwise*: a convolution with one channel in each group, for which only n = 1 is possible.
 - *indivisible*: a layer with a channel count that {n} does not divide, such as three colours.
-- *packed attention inputs*: the `in_proj_weight` of `nn.MultiheadAttention`, a parameter and not
-  a layer. Its output projection is a layer, and is replaced.
+- *embedding*: a table, whose rows are in no order. A budget converts it, with a linear layer that
+  is *tied* to it.
 - *subclass*: a subclass of a torch layer, which may do more than its parent.
 
 [Conversion](conversion.md) says what you can do about each. A budget also replaces layers that one

@@ -14,7 +14,7 @@ import importlib.util
 import math
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -25,10 +25,13 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from phnn.lab.tasks.images import ImageData
+from phnn.lab.tasks.images.augment import crop, flip
+from phnn.lab.tasks.images.batches import DRAW_LIMIT
 
 __all__ = ["SUBJECTS", "Subject"]
 
 SAMPLES = 1024  # of the calibration data
+BATCH = 128  # of fine-tuning
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of the published ResNets
 
 
@@ -43,6 +46,7 @@ class Subject:
         score: The score of a network; higher is better.
         exclude: Names of layers that stay.
         example: One small batch of inputs, to trace and time the network with.
+        batches: A function of a number and a seed: as many batches of inputs to fine-tune with.
     """
 
     name: str
@@ -51,6 +55,7 @@ class Subject:
     score: Callable[[nn.Module], float]
     example: Tensor
     exclude: tuple[str, ...] = ()
+    batches: Callable[[int, int], Batches] | None = None
 
 
 class Block(nn.Module):
@@ -112,6 +117,27 @@ def read_images(root: Path) -> tuple[Tensor, Tensor, Tensor]:
     return train, images, labels
 
 
+class Batches:
+    """Images, shifted and mirrored at random, in batches of 128."""
+
+    def __init__(self, images: Tensor, count: int, seed: int) -> None:
+        self.images, self.count, self.seed = images, count, seed
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[Tensor]:
+        generator = torch.Generator().manual_seed(self.seed)
+
+        def draw(count: int) -> Tensor:
+            return torch.randint(DRAW_LIMIT, (BATCH, count), generator=generator)
+
+        passes = -(-self.count * BATCH // len(self.images))
+        orders = [torch.randperm(len(self.images), generator=generator) for _ in range(passes)]
+        for rows in torch.cat(orders)[: self.count * BATCH].split(BATCH):
+            yield normalize(flip(crop(self.images[rows], draw(2)), draw(1)))
+
+
 def make_resnet(depth: int, weights: Path, root: Path, seed: int) -> Subject:
     """Return a ResNet for CIFAR-10."""
     model = ResNet(depth).eval()
@@ -127,8 +153,12 @@ def make_resnet(depth: int, weights: Path, root: Path, seed: int) -> Subject:
         right = sum(int((network(normalize(x)).argmax(1) == y).sum()) for x, y in batches)
         return 100 * right / len(labels)
 
+    def batches(count: int, seed: int) -> Batches:
+        return Batches(train, count, seed)
+
     calibration = normalize(drawn)
-    return Subject(f"resnet{depth}", model, calibration, score, calibration[:1])
+    name = f"resnet{depth}"
+    return Subject(name, model, calibration, score, calibration[:1], batches=batches)
 
 
 class Crepe(nn.Module):

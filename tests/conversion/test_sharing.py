@@ -55,12 +55,36 @@ class TiedEmbedding(nn.Module):
         self.head.weight = self.embedding.weight
 
 
-def test_a_weight_tied_to_another_kind_of_layer_is_refused_by_name():
+def test_a_table_that_stays_keeps_the_layer_that_it_is_tied_to():
     small = convert(TiedEmbedding(), n=2)
     assert sizes(small).keys() == {"body"}
     assert small.head.weight is small.embedding.weight
-    (entry,) = small.phnn_report.left_alone
-    assert (entry.name, entry.note) == ("head", "tied to embedding.weight")
+    table, head = small.phnn_report.left_alone
+    assert table.note.startswith("the rows of a table are no components")
+    assert head.note.startswith("tied to embedding, which stays: ")
+
+
+@pytest.mark.parametrize("options", [{"n": 2, "include": "*"}, {"budget": 0.6}])
+def test_a_tied_table_stays_tied(options):
+    model = TiedEmbedding()
+    small = convert(model, **options)
+    assert small.head.F is small.embedding.F
+    assert small.head.A is small.embedding.A
+    ids = torch.arange(12)
+    assert_close(small.embedding(ids), small.head.weight)
+    folded = to_dense(small)
+    assert folded.head.weight is folded.embedding.weight
+    assert_close(folded.embedding(ids), small.embedding(ids))
+
+
+def test_a_table_with_a_padding_row_is_not_shared_with_a_linear_layer():
+    model = TiedEmbedding()
+    model.embedding = nn.Embedding(12, 8, padding_idx=3)
+    model.head.weight = model.embedding.weight
+    small = convert(model, n=2, include="*")
+    assert sizes(small).keys() == {"body"}
+    notes = {entry.name: entry.note for entry in small.phnn_report.left_alone}
+    assert notes["embedding"] == "tied to head, which does not mask the padding row 3"
 
 
 @pytest.mark.parametrize(
@@ -141,12 +165,18 @@ class MyLinear(nn.Linear):
     pass
 
 
+class MyLSTM(nn.LSTM):
+    pass
+
+
 @pytest.mark.parametrize(
     ("layer", "note"),
     [
         (MyLinear(8, 8), "MyLinear is a subclass; what it adds is unknown"),
-        (nn.LSTM(8, 8), "recurrent layers have no PH twin"),
-        (nn.GRU(8, 8), "recurrent layers have no PH twin"),
+        (MyLSTM(8, 8), "MyLSTM is a subclass; what it adds is unknown"),
+        (nn.Embedding(8, 8), "the rows of a table are no components"),
+        (nn.EmbeddingBag(8, 8), "it sums rows while it looks them up"),
+        (nn.LSTM(8, 8, dtype=torch.complex64), "its weights are torch.complex64, not real"),
         (nn.Linear(8, 8, dtype=torch.complex64), "its weight is torch.complex64, not real"),
         (parametrizations.weight_norm(nn.Linear(8, 8)), "its weight is computed"),
         (parametrizations.spectral_norm(nn.Conv2d(8, 8, 3)), "its weight is computed"),
@@ -214,12 +244,12 @@ def test_lazy_layers_are_converted_once_they_know_their_size():
 
 
 @pytest.mark.parametrize("sizes_of_inputs", [{}, {"kdim": 4, "vdim": 12}])
-def test_attention_converts_its_output_projection(sizes_of_inputs):
+def test_the_output_projection_of_attention_alone(sizes_of_inputs):
     model = nn.MultiheadAttention(16, 4, batch_first=True, **sizes_of_inputs)
-    small = convert(model, n=4)
-    whole, projection = small.phnn_report.entries
-    assert whole.note.startswith("its input projections (in_proj_weight) are parameters")
-    assert projection.name == "out_proj"
+    small = convert(model, n=4, include="out_proj")
+    assert type(small) is nn.MultiheadAttention
+    names = [entry.name for entry in small.phnn_report.entries]
+    assert names == ["q_proj", "k_proj", "v_proj", "out_proj"]
     assert type(small.out_proj) is PHLinear
     x = torch.randn(2, 5, 16)
     keys = torch.randn(2, 5, sizes_of_inputs.get("kdim", 16))
@@ -240,8 +270,8 @@ def test_attention_converts_its_output_projection(sizes_of_inputs):
 def test_a_transformer_converts_runs_and_folds():
     model = nn.Transformer(16, 2, 2, 2, 32, dropout=0.0, batch_first=True)
     small = convert(model, n=4)
-    assert len(small.phnn_report.changed) == 2 * 3 + 2 * 4
-    assert len(small.phnn_report.left_alone) == 2 + 4
+    assert len(small.phnn_report.changed) == 2 * (4 + 2) + 2 * (8 + 2)
+    assert not small.phnn_report.left_alone
     source, target = torch.randn(2, 6, 16), torch.randn(2, 3, 16)
     assert_every_parameter_learns(small, source, target)
     folded = to_dense(small).eval()

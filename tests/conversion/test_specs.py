@@ -154,7 +154,7 @@ class TestInstalling:
 
 class TestBadInput:
     def test_no_such_layer(self):
-        with pytest.raises(ValueError, match="no linear or convolutional layer '1'"):
+        with pytest.raises(ValueError, match="no layer '1' with a PH twin"):
             install_layers(build(), {"1": LayerSpec.of(PHLinear(4, 4, n=2))})
 
     def test_another_kind_of_layer(self):

@@ -139,11 +139,7 @@ def test_the_transformer_of_torch(norm_first):
     model = nn.Transformer(32, 4, 1, 1, 64, batch_first=True, norm_first=norm_first)
     inputs = torch.randn(2, 7, 32), torch.randn(2, 5, 32)
     report = assert_converts_learns_and_folds(model, *inputs)
-    assert set(reasons(report)) == {
-        "encoder.layers.0.self_attn",
-        "decoder.layers.0.self_attn",
-        "decoder.layers.0.multihead_attn",
-    }
+    assert not reasons(report)
 
 
 class Tagger(nn.Module):
@@ -157,9 +153,10 @@ class Tagger(nn.Module):
         return self.head(self.lstm(self.embedding(tokens))[0])
 
 
-def test_an_lstm_is_left_alone():
+def test_a_tagger_with_an_lstm():
     report = assert_converts_learns_and_folds(Tagger(), torch.randint(20, (2, 6)))
-    assert reasons(report) == {"lstm": "recurrent layers have no PH twin"}
+    assert list(reasons(report)) == ["embedding"]
+    assert len(report.changed) == 4 + 1
 
 
 # --- torchvision ----------------------------------------------------------------------------------
@@ -212,8 +209,9 @@ def test_convolutional_networks_of_torchvision(make):
     model = make(import_or_skip("torchvision.models"))
     x = torch.randn(2, 3, 64, 64)
     report = assert_converts_learns_and_folds(model, x, fuse=make is not convnext)
-    # what is left is indivisible: the three colours, and convolutions of each channel by itself
-    assert all("does not divide" in note for note in reasons(report).values())
+    # indivisible are the three colours and depthwise convolutions; others are too small to gain
+    notes = reasons(report).values()
+    assert all("does not divide" in note or "make it larger" in note for note in notes)
 
 
 def test_the_vision_transformer_of_torchvision():
@@ -222,10 +220,10 @@ def test_the_vision_transformer_of_torchvision():
         image_size=16, patch_size=8, num_layers=2, num_heads=2, hidden_dim=32, mlp_dim=64
     )
     report = assert_converts_learns_and_folds(model, torch.randn(2, 3, 16, 16))
-    assert sum("in_proj_weight" in note for note in reasons(report).values()) == 2
-    assert "encoder.layers.encoder_layer_0.self_attention.out_proj" in {
-        entry.name for entry in report.changed
-    }
+    assert "conv_proj" in reasons(report)
+    assert {
+        f"encoder.layers.encoder_layer_0.self_attention.{part}_proj" for part in ("q", "v", "out")
+    } <= {entry.name for entry in report.changed}
 
 
 # --- timm -----------------------------------------------------------------------------------------
@@ -295,9 +293,12 @@ def test_gpt2_with_its_own_linear_layer_and_its_tied_head():
     assert type(block.c_attn).__name__ == "Conv1D"
     report = assert_converts_learns_and_folds(model, TOKENS)
     assert len(report.changed) == 2 * 4
-    assert reasons(report) == {"lm_head": "tied to transformer.wte.weight"}
+    assert set(reasons(report)) == {"transformer.wte", "transformer.wpe", "lm_head"}
     small = convert(model, n=4)
     assert small.lm_head.weight is small.transformer.wte.weight
+    tied = convert(model, n=2, include=["transformer.wte", "lm_head"])
+    assert tied.lm_head.F is tied.transformer.wte.F
+    assert first(tied(TOKENS)).shape == first(model(TOKENS)).shape
     output = small.generate(TOKENS, max_new_tokens=2, do_sample=False, pad_token_id=0)
     assert output.shape == (2, 7)
 
@@ -359,7 +360,10 @@ def test_whisper():
             return self.model(input_features=sound, decoder_input_ids=tokens).logits
 
     report = assert_converts_learns_and_folds(OfSound(), torch.randn(2, 8, 16), TOKENS)
-    assert reasons(report) == {"model.proj_out": "tied to model.model.decoder.embed_tokens.weight"}
+    assert reasons(report)["model.proj_out"] == (
+        "tied to model.model.decoder.embed_tokens, which masks its padding row"
+    )
+    assert all("embed" in name or name == "model.proj_out" for name in reasons(report))
     assert {"model.model.encoder.conv1", "model.model.encoder.conv2"} <= {
         entry.name for entry in report.changed
     }

@@ -192,3 +192,53 @@ def test_identity_start_needs_a_unit():
         init.identity_(phnn.PHLinear(4, 4, algebra=nilpotent))
     with pytest.raises(ValueError, match="rank=3 is too low for the identity of n=4, which needs"):
         init.identity_(phnn.PHLinear(8, 8, n=4, rank=3))
+
+
+EXACT = ["complex", "quaternion", "tessarine", "cyclic(3)"]
+
+
+@pytest.mark.parametrize(
+    ("choice", "tolerance"),
+    [
+        *[({"algebra": name}, 1e-5) for name in EXACT],
+        ({"n": 2}, 1e-4),
+        ({"n": 4}, 0.2),
+        ({"n": 4, "terms": 2}, 1e-2),
+        ({"algebra": "octonion"}, 0.2),
+    ],
+    ids=str,
+)
+def test_orthogonal_start(choice, tolerance):
+    torch.manual_seed(0)
+    layer = phnn.PHLinear(48, 48, **choice)
+    init.orthogonal_(layer, gain=0.5)
+    assert (torch.linalg.svdvals(layer.weight) - 0.5).abs().max() < 0.5 * tolerance
+    if layer.algebra is None:
+        assert_close(layer.A.square().sum(), torch.tensor(float(layer.n**2)))
+    wide = phnn.PHLinear(48, 24, **choice)
+    init.orthogonal_(wide)
+    assert (torch.linalg.svdvals(wide.weight) - 1).abs().max() < tolerance
+
+
+def test_orthogonal_start_of_a_recurrence():
+    lstm = phnn.PHLSTM(8, 24, 2, bidirectional=True, n=2)
+    before = {name: tensor.clone() for name, tensor in lstm.state_dict().items()}
+    init.orthogonal_(lstm)
+    for layer in ("l0", "l1", "l0_reverse", "l1_reverse"):
+        for gate in lstm.matrices[f"weight_hh_{layer}"].weight.chunk(4):
+            assert (torch.linalg.svdvals(gate) - 1).abs().max() < 1e-3
+    unchanged = [name for name, tensor in lstm.state_dict().items() if tensor.equal(before[name])]
+    assert unchanged == [name for name in before if not name.startswith(("A_hh", "F_hh"))]
+    init.orthogonal_(phnn.PHLSTM(8, 24, device="meta", n=2))
+    with pytest.raises(ValueError, match=r"for matrices, got filters of shape \(4, 2, 3\)"):
+        init.orthogonal_(phnn.PHConv1d(4, 4, 3, n=2))
+
+
+def test_a_limited_algebra_gets_the_nearest_start_it_has():
+    layer = phnn.PHLinear(48, 48, n=4, rank=7)
+    before = layer.algebra_tensor.detach().clone()
+    init.orthogonal_(layer)
+    assert layer.algebra_tensor.shape == before.shape
+    spread = torch.linalg.svdvals(layer.weight)
+    assert spread.max() < 1.6
+    assert 0.5 < spread.mean() < 1.1

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 from torch.func import functional_call
-from torch.nn.utils.rnn import pack_sequence, pad_packed_sequence
+from torch.nn.utils.rnn import PackedSequence, pack_sequence, pad_packed_sequence
 
 import phnn
 from helpers.twins import slow_kronecker_sum
@@ -312,6 +312,31 @@ def test_to_dense_keeps_what_is_frozen_and_weights_cannot_be_set(cls):
     assert not twin.training
 
 
+@every_class
+@pytest.mark.parametrize("choice", [{"n": 4}, {"n": 4, "rank": 7}, {"algebra": "quaternion"}])
+def test_groups_and_descriptions_know_the_matrices(cls, choice):
+    layer = cls(8, 16, **choice)
+    sizes = {
+        group["name"]: len(group["params"])
+        for group in phnn.param_groups(layer, lr=0.1, algebra_scale=2.0, filter_scale=0.5)
+    }
+    algebras = {"quaternion": {}, 7: {"algebra": 6}}.get(
+        choice.get("algebra", choice.get("rank")), {"algebra": 2}
+    )
+    assert sizes == {**algebras, "filter": 2, "vector": 2}
+    described = phnn.analysis.describe(layer, rank=False)
+    assert [found.name.removesuffix("_l0") for found in described] == ["weight_ih", "weight_hh"]
+    if "algebra" in choice:
+        assert all(found.match.name == "quaternion" for found in described)
+
+
+def test_the_matrix_of_a_bidirectional_layer_is_described_by_components():
+    layer = phnn.PHGRU(8, 16, 2, bidirectional=True, n=2)
+    for found in phnn.analysis.describe(nn.Sequential(layer), rank=False):
+        assert found.errors[-1] < 1e-6, found.name
+        assert found.name.startswith("0.weight_")
+
+
 def test_another_algebra_is_refused():
     fixed = phnn.PHGRU(8, 8, algebra="quaternion")
     learned = phnn.PHGRU(8, 8, n=4)
@@ -352,6 +377,13 @@ def test_repr_shows_the_algebra():
             lambda: phnn.PHGRU(8, 16, n=4)(torch.randn(5, 3, 8), torch.zeros(1, 2, 16)),
             ValueError,
             r"state h of shape \(1, 3, 16\) for this input, got \(1, 2, 16\)",
+        ),
+        (
+            lambda: phnn.PHGRU(8, 16, n=4)(
+                PackedSequence(torch.randn(3, 8), torch.tensor([2, 1, 0]))
+            ),
+            ValueError,
+            r"packed sequence of 3 steps with batch_sizes=\[2, 1, 0\]; leave empty sequences out",
         ),
         (
             lambda: phnn.PHLSTM(8, 16, n=4)(torch.randn(5, 3, 8), torch.zeros(1, 3, 16)),

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from phnn import decompose
+from phnn import decompose, functional
 from phnn._tables import align
 from phnn.algebra import Algebra
 from phnn.analysis.known import known
@@ -17,7 +17,8 @@ from phnn.analysis.planar import Plane, classify
 from phnn.analysis.spans import MATCH, NEGLIGIBLE, Neighbour, basis, neighbours
 from phnn.analysis.terms import effective_terms, usage
 from phnn.decompose import Declined, Decomposition
-from phnn.nn import PHLayer
+from phnn.nn import named_weights
+from phnn.nn._weight import PHWeight
 from phnn.structure import Dimension, show_dimension
 
 __all__ = ["Description", "LayerDescription", "describe"]
@@ -153,7 +154,7 @@ def describe(
     """Describe what the PH layers of a model learned.
 
     Args:
-        model: A PH layer, or a model with PH layers.
+        model: A PH layer, or a model with PH layers. Each matrix of a recurrent layer is one.
         algebras: Known algebras to compare each layer of the same n with; those of
             `phnn.analysis.known` by default.
         rank: Whether to search for the smallest CP rank of each algebra. For n = 4 it takes about
@@ -167,7 +168,7 @@ def describe(
         >>> found.match, found.rank.rank, found.dimension, found.unused
         (<algebra quaternion, n=4>, 8, 4, ())
     """
-    layers = {name: part for name, part in model.named_modules() if isinstance(part, PHLayer)}
+    layers = dict(named_weights(model))
     if not layers:
         raise ValueError(
             f"{type(model).__name__} holds no PH layer; phnn.convert makes them from dense layers"
@@ -190,14 +191,15 @@ class _Measured(NamedTuple):
     spectrum: Tensor
 
 
-def _measure(name: str, layer: PHLayer) -> _Measured:
+def _measure(name: str, layer: PHWeight) -> _Measured:
     where = name or type(layer).__name__
     A, F = layer.algebra_tensor.detach(), layer.F.detach()
     if A.is_meta or F.is_meta:
         raise ValueError(f"{where} is on the meta device and holds no numbers to describe")
     if not (A.isfinite().all() and F.isfinite().all()):
         raise ValueError(f"{where} holds values that are NaN or infinite")
-    weight = layer.weight.detach()
+    # without the order of columns that the matrix of a bidirectional layer has
+    weight = functional.kronecker_sum(A, F, layer.groups, layer.transposed)
     spectrum = decompose.spectrum(weight, layer.n, layer.groups, layer.transposed)
     return _Measured(A.to("cpu", torch.float64), usage(A, F, layer.groups), spectrum.cpu())
 

@@ -167,6 +167,9 @@ class Calibration:
 
     def run(self, model: nn.Module, call: Any) -> Any:
         """Run a model on a call; say what it was if that fails."""
+        # torch's fused transformer layers hide what their parts receive
+        is_fused = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)
         try:
             return self.forward(model, call)
         except _StopError:
@@ -179,6 +182,8 @@ class Calibration:
                 f"the model does not run on the calibration data ({shapes}): {error}; give what "
                 "the model takes, or forward=, a function that calls the model on a batch"
             ) from error
+        finally:
+            torch.backends.mha.set_fastpath_enabled(is_fused)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from phnn._names import check_choices
+from phnn.conversion.opening import Matrix
 from phnn.conversion.sites import Site
 from phnn.decompose import activations
 from phnn.decompose.activations import Moments
@@ -87,13 +88,18 @@ class Family:
         check_choices("kind of structure", kinds, KINDS)
         return cls("square" in kinds, "rectangular" in kinds, "low rank" in kinds)
 
-    def shapes(self, out: int, inputs: int, kernel: int) -> list[tuple[int, int]]:
-        """Return the pairs (n_out, n_in) for a weight of these sizes."""
+    def shapes(
+        self, out: int, inputs: int, kernel: int, is_table: bool = False
+    ) -> list[tuple[int, int]]:
+        """Return the pairs (n_out, n_in) for a weight of these sizes.
+
+        The rows of a table are in no order, so they are not split into components.
+        """
         found = []
         size = out * inputs * kernel
         # without kernel positions low rank mostly wins, and few other shapes are worth a look
         step = 2 if kernel > 1 else 4
-        for n_out in _divisors(out, step):
+        for n_out in (1,) if is_table else _divisors(out, step):
             for n_in in _divisors(inputs, step):
                 blocks = n_out * n_in
                 corner = (n_out, n_in) in ((out, 1), (1, inputs))
@@ -114,7 +120,9 @@ def count_multiplications(site: Site, structure: Structure | None, positions: fl
         structure: Of its PH layer; None for the dense layer.
         positions: Of its output, for one sample.
     """
-    if structure is None:
+    if site.is_table:  # rows are looked up, and their terms added up
+        return 0.0 if structure is None else positions * structure.terms * site.weight.shape[1]
+    if structure is None or isinstance(site.module, Matrix):  # fused kernels take assembled ones
         # of a transposed convolution each input position meets the whole kernel
         return positions / _step(site) * site.weight.numel()
     blocks = Blocks(
@@ -164,6 +172,8 @@ def by_activations(
     they change that of the weight.
     """
     weight = canonical(site.weight.detach().double().cpu(), site.groups, site.transposed)
+    if moments.rows is not None:
+        weight = weight * moments.rows
     candidates = [_dense(site, positions)]
     spectra = _spectra(site, family)
     by_share: dict[int, list[tuple[float, Structure]]] = {}
@@ -173,12 +183,14 @@ def by_activations(
             if 1 <= terms <= len(spectrum):
                 pair = spectrum[terms - 1], Structure(*shape, terms)
                 by_share.setdefault(share, []).append(pair)
-    low_rank = (weight.shape[1], 1)
+    low_rank = [(weight.shape[1], 1)]
+    if site.is_part or site.is_table:  # of all gates together
+        low_rank.append((1, weight.shape[2]))
     fitted: list[tuple[Structure, int, float]] = []
     for share, found in by_share.items():
         found.sort(key=lambda pair: pair[0])
         chosen = [structure for _, structure in found[:FINALISTS]]
-        chosen += [s for _, s in found[FINALISTS:] if s.n == low_rank]
+        chosen += [s for _, s in found[FINALISTS:] if s.pair in low_rank]
         for structure in chosen:
             A, F = start_of(site, weight, structure)
             *_, error = solve(moments, weight, structure, A, F, rounds=ROUNDS)
@@ -237,6 +249,9 @@ def solve(
     """Fit a structure to activations, in closed form where there is one."""
     if structure.n == (weight.shape[1], 1) and not fixed:
         return activations.low_rank_fit(moments, weight, structure.terms)
+    is_narrow = structure.n == (1, weight.shape[2]) and weight.shape[3] == 1 and not fixed
+    if is_narrow and activations.reads_one_input(moments):
+        return activations.input_low_rank_fit(moments, weight, structure.terms)
     return activations.fit(moments, A, F, rounds=rounds, gain=gain, fixed=fixed)
 
 
@@ -287,7 +302,7 @@ def _spectra(site: Site, family: Family) -> dict[tuple[int, int], list[float]]:
     _, out, inputs, kernel = weight.shape
     shape = tuple(site.weight.shape)
     found = {}
-    for n_out, n_in in family.shapes(out, inputs, kernel):
+    for n_out, n_in in family.shapes(out, inputs, kernel, site.is_table):
         matrix = Blocks(shape, n_out, n_in, site.groups, site.transposed).rearrange(weight)
         gram = matrix @ matrix.mT if len(matrix) <= matrix.shape[1] else matrix.mT @ matrix
         energy = torch.linalg.eigvalsh(gram).flip(0).clamp_min(0)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 import torch
@@ -25,12 +25,12 @@ from phnn.conversion.decisions import (
     require_numbers,
     select,
 )
-from phnn.conversion.fitting import Fit, Progress, has_room
+from phnn.conversion.fitting import Progress, has_room
+from phnn.conversion.making import Made, close_layers, make_layers
+from phnn.conversion.opening import opened
 from phnn.conversion.report import Entry, Report, find_untouched, measure_size
 from phnn.conversion.shrinking import SILENT, Shrunk, fit_given, shrink, shrink_by_score
 from phnn.conversion.sites import Site, find_sites, hooks, replace_modules
-from phnn.decompose import Nearest, nearest_shared
-from phnn.decompose.blocks import Blocks
 from phnn.nn import PHLayer
 from phnn.structure import Structure, find_algebra
 
@@ -65,7 +65,12 @@ def convert(
     inplace: bool = False,
     progress: Progress | None = None,
 ) -> Model:
-    """Replace the linear and convolutional layers of any model by smaller PH layers.
+    """Replace the layers of any model by smaller PH layers.
+
+    Linear layers, convolutions, recurrent layers and their cells, attention, and embeddings have a
+    PH twin. Each matrix of a recurrent layer and each projection of attention is a layer of its
+    own here, named as in `lstm.weight_ih_l0` and `attention.q_proj`. Embeddings are converted by a
+    budget, or if they are named: the rows of a table are no components.
 
     Three ways to say how small: `n=` (and `terms=`, `algebra=`) gives every layer the same
     structure; `budget=` and `compute=` choose a structure for each layer, so that the whole model
@@ -141,43 +146,44 @@ def convert(
         structure = None
         if known is not None or learn_algebra is False:
             structure = Structure.of(algebra=known, learn_algebra=learn_algebra)
-        decisions = decide(decisions, n, terms, structure, indivisible)
+        is_named = include is not None
+        decisions = decide(decisions, n, terms, structure, indivisible, is_named)
         require_layers(decisions)
-    data = None if calibration is None else Calibration(model, calibration, forward)
     shrunk: Shrunk | None = None
-    if evaluate is not None:
-        assert tolerance is not None
-        assert data is not None
-        shrunk = shrink_by_score(
-            model,
-            decisions,
-            data,
-            evaluate,
-            tolerance,
-            relative=relative,
-            lower_is_better=lower_is_better,
-            family=family,
-            cache=cache,
-            progress=progress,
-        )
-    elif chooses:
-        shrunk = shrink(
-            model, decisions, budget, compute, data, family=family, cache=cache, progress=progress
-        )
-    elif data is not None:
-        shrunk = fit_given(model, decisions, data, progress)
+    parts = [d.site for d in decisions if d.is_open and d.site.is_part]
+    wholes = dict.fromkeys(site.whole for site in parts if site.whole is not None)
+    data = None if calibration is None else Calibration(model, calibration, forward)
+    options: dict[str, Any] = {"family": family, "cache": cache, "progress": progress}
+    with opened(model, list(wholes) if data is not None else []) as open_model:
+        if evaluate is not None:
+            assert tolerance is not None
+            assert data is not None
+            shrunk = shrink_by_score(
+                open_model,
+                decisions,
+                data,
+                evaluate,
+                tolerance,
+                relative=relative,
+                lower_is_better=lower_is_better,
+                **options,
+            )
+        elif chooses:
+            shrunk = shrink(open_model, decisions, budget, compute, data, **options)
+        elif data is not None:
+            shrunk = fit_given(open_model, decisions, data, progress)
     if shrunk is not None:
         decisions = shrunk.decisions
     before = measure_size(model)
-    made = _make(decisions, None if shrunk is None else shrunk.fits, start, share_algebra)
+    made = make_layers(decisions, None if shrunk is None else shrunk.fits, start, share_algebra)
     reasons = {} if data is None else _explain_weights(decisions)
     entries = tuple(_entry(d, made.get(d.name), reasons.get(d.name, "")) for d in decisions)
-    ph_layers = [name for name, m in made.items() if isinstance(m.layer, PHLayer)]
-    kept = find_untouched(model, [d.site.module for d in decisions if d.name in ph_layers])
-    layers = {name: m.layer for name, m in made.items()}
+    ph_layers = {name for name, m in made.items() if isinstance(m.layer, PHLayer)}
+    kept = find_untouched(model, [_owner(d.site) for d in decisions if d.name in ph_layers])
+    places, layers = close_layers(sites, {name: m.layer for name, m in made.items()}, start)
     is_better = None if evaluate is None else _judge(evaluate, lower_is_better)
-    shrunk = _refine(model, sites, layers, shrunk, data, refine, is_better, progress)
-    replaced = cast("Model", replace_modules(model, sites, layers, inplace))
+    shrunk = _refine(model, places, layers, shrunk, data, refine, is_better, progress)
+    replaced = cast("Model", replace_modules(model, places, layers, inplace))
     if shrunk is not None and shrunk.norms:
         replaced.load_state_dict(shrunk.norms, strict=False)
     after = measure_size(replaced)
@@ -237,14 +243,6 @@ def _judge(
         return scores[0] <= scores[1] if lower_is_better else scores[0] >= scores[1]
 
     return is_better
-
-
-@dataclass(frozen=True)
-class Made:
-    """A new layer, and how well it stands for the dense one."""
-
-    layer: nn.Module
-    error: float | None
 
 
 def _check_options(
@@ -312,130 +310,8 @@ def _check_search(
         raise ValueError(f"tolerance must be at least 0, got tolerance={tolerance}")
 
 
-def _make(
-    decisions: Sequence[Decision],
-    fits: Mapping[str, Fit] | None,
-    start: str,
-    share_algebra: bool,
-) -> dict[str, Made]:
-    """Build every new layer before anything of the model is touched."""
-    made: dict[str, Made] = {}
-    if fits is not None:
-        made = {d.name: _from_fit(d, fits[d.name]) for d in decisions if d.name in fits}
-    else:
-        for group in _sharing(decisions, share_algebra):
-            made.update(_from_weights(group, start, share_algebra))
-    for decision in decisions:
-        first = decision.tied_to
-        if first is not None and first.name in made:
-            made[decision.name] = _tie_to(decision, made[first.name], start)
-    return made
-
-
-def _from_fit(decision: Decision, fit: Fit) -> Made:
-    site = decision.site
-    if fit.structure is None or fit.A is None:
-        layer = copy.deepcopy(site.module)
-        weight = fit.F.flip(-1).transpose(1, 2) if site.transposed else fit.F
-        weight = weight.reshape(site.weight.shape)
-        with torch.no_grad():
-            layer.get_parameter("weight").copy_(
-                weight.mT if site.dense is not site.module else weight
-            )
-            if fit.bias is not None:
-                layer.get_parameter("bias").copy_(fit.bias)
-        return Made(layer, fit.error**0.5)
-    ph = _fresh(site, fit.structure)
-    blocks = Blocks(
-        tuple(site.weight.shape),
-        fit.structure.n_out,
-        fit.structure.n_in,
-        site.groups,
-        site.transposed,
-    )
-    # the terms of A are orthonormal: give A the norm of a fresh layer, and F the rest
-    size = 1.0 if fit.structure.algebra else (fit.structure.n_out * fit.structure.n_in) ** 0.5
-    size /= fit.structure.terms**0.5 if not fit.structure.algebra else 1.0
-    with torch.no_grad():
-        ph.F.copy_(blocks.fold(fit.F / size))
-        if ph.learns_algebra:
-            ph.A.copy_(fit.A * size)
-        if ph.bias is not None and fit.bias is not None:
-            ph.bias.copy_(fit.bias)
-    return Made(ph, fit.error**0.5)
-
-
-def _from_weights(group: Sequence[Decision], start: str, share_algebra: bool) -> dict[str, Made]:
-    """Build layers that share one algebra, or a single one."""
-    structure = group[0].structure
-    assert structure is not None
-    sites = [decision.site for decision in group]
-    found: Sequence[Nearest | None] = [None] * len(group)
-    if start == "nearest":
-        size = {} if structure.algebra else {"n": structure.n, "terms": structure.terms}
-        found = nearest_shared(
-            [site.weight for site in sites],
-            algebra=structure.algebra,
-            groups=[site.groups for site in sites],
-            transposed=[site.transposed for site in sites],
-            **size,  # type: ignore[arg-type]
-        )
-    made: dict[str, Made] = {}
-    for site, fit in zip(sites, found, strict=True):
-        layer = _fresh(site, structure)
-        if fit is not None:
-            with torch.no_grad():
-                layer.F.copy_(fit.F)
-                if layer.learns_algebra:
-                    layer.A.copy_(fit.A)
-        _fill_bias(layer, site, start)
-        if share_algebra and made and layer.learns_algebra:
-            layer.A = next(iter(made.values())).layer.get_parameter("A")
-        made[site.name] = Made(layer, None if fit is None else fit.error)
-    return made
-
-
-def _tie_to(decision: Decision, first: Made, start: str) -> Made:
-    if not isinstance(first.layer, PHLayer):
-        layer = copy.deepcopy(decision.site.module)
-        layer.weight = first.layer.get_parameter("weight")
-        return Made(layer, first.error)
-    ph = _fresh(decision.site, first.layer.structure)
-    ph.A, ph.F = first.layer.A, first.layer.F
-    _fill_bias(ph, decision.site, start)
-    return Made(ph, first.error)
-
-
-def _fresh(site: Site, structure: Structure) -> PHLayer:
-    """Make a PH layer that is as trainable as the layer it replaces."""
-    assert site.twin is not None
-    layer = site.twin.like(site.dense, **structure.arguments)  # type: ignore[arg-type]
-    trainable = site.weight.requires_grad
-    layer.F.requires_grad_(trainable)
-    if layer.learns_algebra:
-        for name in layer.algebra_names:
-            layer.get_parameter(name).requires_grad_(trainable)
-    if layer.bias is not None:
-        layer.bias.requires_grad_(site.dense.get_parameter("bias").requires_grad)
-    return layer
-
-
-def _fill_bias(layer: PHLayer, site: Site, start: str) -> None:
-    if layer.bias is not None and start == "nearest":
-        with torch.no_grad():
-            layer.bias.copy_(site.dense.get_parameter("bias"))
-
-
-def _sharing(decisions: Sequence[Decision], share_algebra: bool) -> Iterable[list[Decision]]:
-    """Return the layers that get one algebra together: all of a size, or each its own."""
-    groups: dict[object, list[Decision]] = {}
-    for decision in decisions:
-        if decision.structure is not None and decision.tied_to is None:
-            # one tensor has one device and one type, and is trained or is not
-            weight = decision.site.weight
-            kind = (decision.structure, weight.device, weight.dtype, weight.requires_grad)
-            groups.setdefault(kind if share_algebra else decision.name, []).append(decision)
-    return groups.values()
+def _owner(site: Site) -> nn.Module:
+    return site.whole.module if site.whole is not None and site.is_part else site.module
 
 
 def _explain_weights(decisions: Sequence[Decision]) -> dict[str, str]:
@@ -457,7 +333,7 @@ def _explain_weights(decisions: Sequence[Decision]) -> dict[str, str]:
 
 def _entry(decision: Decision, made: Made | None, by_weight: str) -> Entry:
     site = decision.site
-    before = type(site.module).__name__
+    before = site.kind
     notes = [decision.reason] if decision.reason else []
     if len(site.names) > 1:
         notes.append(f"also {', '.join(site.names[1:])}")
@@ -471,7 +347,10 @@ def _entry(decision: Decision, made: Made | None, by_weight: str) -> Entry:
     if lost:
         notes.append(f"lost its {', '.join(lost)}")
     size = sum(parameter.numel() for parameter in made.layer.parameters())
-    after = f"{type(made.layer).__name__} {made.layer.structure}".replace(",", "")
+    kind: type[nn.Module] = type(made.layer)
+    if site.is_part and site.whole is not None:
+        kind = site.whole.opened.twin
+    after = f"{kind.__name__} {made.layer.structure}".replace(",", "")
     after = after.replace("algebra=", "").replace("learn_True", "learned")
     note = "; ".join(notes)
     return Entry(site.name, before, after, site.parameters, size, made.error, note, by_weight)

@@ -15,6 +15,10 @@ from phnn.structure import Dimension, Structure, show_dimension
 __all__ = ["Decision", "Patterns", "PerLayer", "decide", "require_layers", "select"]
 
 Patterns = str | Sequence[str] | Callable[[str, nn.Module], bool]
+TABLE = (
+    "the rows of a table are no components; budget= finds other structures, and include= or a "
+    "mapping n= that names it converts it all the same"
+)
 PerLayer = Dimension | Mapping[str, Dimension] | Callable[[str, nn.Module], Dimension | None]
 
 
@@ -68,7 +72,7 @@ def select(
         elif exclude is not None and matches(site, exclude):
             decision = decision.stay("excluded")
         decisions.append(decision)
-    return _tie(model, decisions)
+    return _keep_tied(model, _tie(model, decisions))
 
 
 def decide(
@@ -77,6 +81,7 @@ def decide(
     terms: int | None,
     given: Structure | None,
     indivisible: str,
+    is_named: bool = False,
 ) -> list[Decision]:
     """Choose the structure that the user asks for.
 
@@ -86,10 +91,18 @@ def decide(
         terms: Number of Kronecker terms.
         given: The structure of a known algebra, instead of n.
         indivisible: What to do with a layer that n does not divide.
+        is_named: Whether the user has named the layers; tables stay otherwise.
     """
-    return [
-        _decide(decision, n, terms, given, indivisible) if decision.is_open else decision
+    decided = [
+        _decide(decision, n, terms, given, indivisible, is_named) if decision.is_open else decision
         for decision in decisions
+    ]
+    stays = {decision.name: decision for decision in decided if decision.stays}
+    return [
+        d.stay(f"tied to {d.tied_to.name}, which stays: {stays[d.tied_to.name].reason}")
+        if d.tied_to is not None and d.tied_to.name in stays
+        else d
+        for d in decided
     ]
 
 
@@ -99,11 +112,14 @@ def _decide(
     terms: int | None,
     given: Structure | None,
     indivisible: str,
+    is_named: bool,
 ) -> Decision:
     site = decision.site
     wanted = given.n if given is not None else _wanted(site, n)
     if wanted is None:
         return decision.stay("no n was given for it")
+    if site.is_table and not is_named and not callable(n) and not isinstance(n, Mapping):
+        return decision.stay(TABLE)
     pair = isinstance(wanted, tuple)
     if pair and terms is None:
         raise ValueError(f"{site.name}: the pair n={wanted} needs terms=")
@@ -143,7 +159,7 @@ def _indivisible(site: Site, n: Dimension, out: int, inputs: int) -> str:
     rows, columns = (inputs, out) if site.transposed else (out, inputs)
     inner = f"{rows} and {columns} channels"
     if site.groups > 1:
-        inner += f" of each of {site.groups} groups"
+        inner += f" of each of {site.groups} {'gates' if site.is_part else 'groups'}"
     return f"n={show_dimension(n)} does not divide the {inner}"
 
 
@@ -180,7 +196,7 @@ def matches(site: Site, patterns: Patterns) -> bool:
 def require_layers(decisions: Sequence[Decision]) -> None:
     """Refuse a model in which nothing can be converted."""
     if not decisions:
-        raise ValueError("the model has no linear or convolutional layer")
+        raise ValueError("the model has no layer with a PH twin, such as a linear one")
     if not any(decision.is_open for decision in decisions):
         reasons = "; ".join(f"{d.name}: {d.reason}" for d in decisions[:6])
         raise ValueError(f"no layer can be converted: {reasons}")
@@ -206,24 +222,64 @@ def _tie(model: nn.Module, decisions: Sequence[Decision]) -> list[Decision]:
     names = owners(model)
     sharing: dict[int, list[Decision]] = {}
     for decision in decisions:
-        if decision.is_open:
+        if decision.is_open and not decision.site.is_part:
             weight = decision.site.module.get_parameter("weight")
             sharing.setdefault(id(weight), []).append(decision)
     tied: dict[str, Decision] = {}
     for group in sharing.values():
         strangers = _strangers([decision.site for decision in group], names)
-        alike = len({(type(d.site.module), d.site.groups) for d in group}) == 1
+        alike = len({_tie_key(d.site) for d in group}) == 1
         for decision in group:
             if strangers:
                 tied[decision.name] = decision.stay(f"tied to {', '.join(strangers)}")
             elif not alike:
                 others = ", ".join(other.name for other in group if other is not decision)
-                tied[decision.name] = decision.stay(f"tied to {others}, a layer of another kind")
+                kind = _say_kind(decision, group)
+                tied[decision.name] = decision.stay(f"tied to {others}, {kind}")
             elif decision is not group[0]:
                 first = group[0].site
                 reason = f"shares its weight with {first.name}"
                 tied[decision.name] = replace(decision, tied_to=first, reason=reason)
     return [tied.get(decision.name, decision) for decision in decisions]
+
+
+def _say_kind(decision: Decision, group: Sequence[Decision]) -> str:
+    padding = getattr(decision.site.module, "padding_idx", None)
+    if padding is not None:
+        return f"which does not mask the padding row {padding}"
+    if any(getattr(other.site.module, "padding_idx", None) is not None for other in group):
+        return "which masks its padding row"
+    return "a layer of another kind"
+
+
+def _tie_key(site: Site) -> tuple[object, ...]:
+    """Return what is equal for layers that can share one PH weight.
+
+    A table has the weight of a linear layer, unless it masks its padding row.
+    """
+    is_matrix = isinstance(site.module, nn.Linear | nn.Embedding)
+    padding = getattr(site.module, "padding_idx", None)
+    return (nn.Linear if is_matrix else type(site.module), site.groups, padding)
+
+
+def _keep_tied(model: nn.Module, decisions: Sequence[Decision]) -> list[Decision]:
+    """Leave layers with several matrices alone if one of these is tied to anything."""
+    names = owners(model)
+    reasons: dict[str, str] = {}
+    for whole in {d.site.whole for d in decisions if d.site.whole is not None}:
+        own = {f"{name}.{key}".lstrip(".") for name in whole.names for key in whole.own_names}
+        held = [names[id(p)] for p in whole.module.parameters(recurse=False)]
+        strangers = [name for tied in held for name in tied if name not in own]
+        if strangers:
+            reasons[whole.name] = f"tied to {', '.join(strangers)}"
+        elif any(len(tied) > len(whole.names) for tied in held):
+            reasons[whole.name] = "its matrices are tied to each other"
+    return [
+        d.stay(reasons[d.site.whole.name])
+        if d.site.is_part and d.site.whole is not None and d.site.whole.name in reasons
+        else d
+        for d in decisions
+    ]
 
 
 def _strangers(sites: Sequence[Site], names: Mapping[int, list[str]]) -> list[str]:
@@ -232,7 +288,7 @@ def _strangers(sites: Sequence[Site], names: Mapping[int, list[str]]) -> list[st
     own = {f"{name}.weight".lstrip(".") for site in sites for name in site.names}
     strangers = [name for name in names[id(weight)] if name not in own]
     for site in sites:
-        bias = site.module._parameters["bias"]
+        bias = site.module._parameters.get("bias")
         own = {f"{name}.bias".lstrip(".") for name in site.names}
         strangers += [name for name in names.get(id(bias), ()) if name not in own]
     return strangers

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +29,8 @@ __all__ = ["Fit", "Fitted", "fit_in_order", "measure", "measure_distance"]
 MEMORY = 2**30  # bytes of second moments, or of targets, that are held at once
 RIDGE = 1e-3  # pull towards the original weight, relative to the mean diagonal of C
 PATCHES = 32768  # that a layer is fitted to; at least four for each number in a patch
-FEWEST = 8  # calls that patches are drawn from
+MANY = 256  # patches for each number in one are enough
+FEWEST = 16  # calls that patches are drawn from
 ROUNDS, GAIN = 12, 0.002  # of the final fits: four rounds leave some 8 % above the limit
 Progress = Callable[[str, int, int], None]
 
@@ -81,7 +82,7 @@ def measure(
     receive nothing.
     """
     for group in _batches(sites, _moment_bytes):
-        sums = {site.name: _Sums(site) for site in group}
+        sums = {site.name: _sums_of(site) for site in group}
 
         def see(site: Site, call: int, x: Tensor, sums: dict[str, _Sums] = sums) -> None:
             gathered = sums[site.name]
@@ -123,12 +124,14 @@ def fit_in_order(
         for site in group:
             if progress is not None:
                 progress("fitting layers", len(fits), len(chosen))
-            moments, sums = None, _Sums(site)
+            moments, sums = None, _sums_of(site)
             if site.name in targets:  # not what others share, nor what would not fit into memory
                 sums = _student_sums(student, site, targets.pop(site.name), calibration)
                 moments = sums.moments(metric_of(sensitivities, site.name))
             fits[site.name] = _fit_site(site, structures[site.name], moments, sums)
-            _write(student.get_submodule(site.name), site, fits[site.name])
+            fit = fits[site.name]
+            weight = fit.F if fit.A is None else assemble(fit.A, fit.F)
+            site.write(student.get_submodule(site.name), weight, fit.bias)
     return Fitted(student, fits, _distance(model, student, calibration))
 
 
@@ -173,7 +176,7 @@ class _Sums:
         weight = canonical(site.weight, site.groups, site.transposed)
         self.groups, self.out, inputs, kernel = weight.shape
         self.size = inputs * kernel
-        self.centred = site.dense.bias is not None
+        self.centred = site.bias is not None
         self.count = 0
         self.calls: int | None = None  # that are drawn from; known after the first
         self.C = self.B = self.Y = self.x = self.y = torch.zeros(())
@@ -183,7 +186,7 @@ class _Sums:
 
         Layers with many positions have seen enough after some of the calls; then it returns None.
         """
-        most = max(4 * self.size, min(64 * self.size, PATCHES))
+        most = max(4 * self.size, min(MANY * self.size, PATCHES))
         if self.calls is None:
             enough = -(-4 * most // max(self.geometry.count_positions(x), 1))
             self.calls = min(calls, max(FEWEST, enough))
@@ -209,7 +212,7 @@ class _Sums:
         Args:
             metric: What an error of the outputs costs, (groups, out, out).
         """
-        if not self.count:
+        if not self.C.any():  # nothing, or zeros: the first state of a cell that makes one step
             return None
         C, B, Y = self.C, self.B, self.Y
         if self.centred:
@@ -221,7 +224,7 @@ class _Sums:
 
     def correct_bias(self, weight: Tensor) -> Tensor | None:
         """Return the bias with which the outputs keep their means, for a weight (g, out, in, K)."""
-        bias = self.site.dense._parameters["bias"]
+        bias = self.site.bias
         if bias is None:
             return None
         if not self.count:
@@ -230,13 +233,49 @@ class _Sums:
         return bias.detach().double().cpu() + ((self.y - kept) / self.count).flatten()
 
 
+class _TableSums(_Sums):
+    r"""How often each row of a table is looked up.
+
+    Rows that are used more count more: the error is :math:`\sum_r p_r \lVert E_r - H_r \rVert^2`,
+    in the metric of the outputs. Half of p is the same for all rows, as the data may lack some.
+    """
+
+    def draw(self, x: Tensor, call: int, calls: int) -> Tensor | None:
+        """Return all row numbers."""
+        return x.reshape(1, -1, 1)
+
+    def add(self, patches: Tensor, targets: Tensor) -> None:
+        """Count row numbers."""
+        self.count += patches.numel()
+        self.C = self.C + torch.bincount(patches.flatten().cpu(), minlength=self.out).double()
+
+    def moments(self, metric: Tensor | None = None) -> Moments | None:
+        """Return moments that stand for all rows, each times the root of its share."""
+        if not self.count:
+            return None
+        shares = 0.5 + 0.5 * self.C * len(self.C) / self.count
+        rows = shares.sqrt().view(-1, 1, 1)
+        weight = canonical(self.site.weight.detach().double().cpu()) * rows
+        size = weight.shape[2]
+        C = torch.eye(size, dtype=torch.float64).unsqueeze(0) if metric is None else metric
+        return replace(Moments.of(weight, C), rows=rows)
+
+    def correct_bias(self, weight: Tensor) -> Tensor | None:
+        """Return None: tables have no bias."""
+        return None
+
+
+def _sums_of(site: Site) -> _Sums:
+    return _TableSums(site) if site.is_table else _Sums(site)
+
+
 def _targets(
     model: nn.Module, sites: Sequence[Site], calibration: Calibration
 ) -> dict[str, list[list[Tensor]]]:
     """Return what the original computes at drawn positions of each site, for each call."""
     calls = len(calibration.fitting)
     found: dict[str, list[list[Tensor]]] = {site.name: [[] for _ in range(calls)] for site in sites}
-    sums = {site.name: _Sums(site) for site in sites}
+    sums = {site.name: _sums_of(site) for site in sites}
 
     def see(site: Site, call: int, x: Tensor) -> None:
         patches = sums[site.name].draw(x, call, calls)
@@ -250,7 +289,7 @@ def _targets(
 def _student_sums(
     student: nn.Module, site: Site, targets: list[list[Tensor]], calibration: Calibration
 ) -> _Sums:
-    sums = _Sums(site)
+    sums = _sums_of(site)
     stops = all(len(wanted) <= 1 for wanted in targets)  # where no other use follows
     last = max((call for call, wanted in enumerate(targets) if wanted), default=-1)
     inputs = calibration.inputs(student, student.get_submodule(site.name), stops)
@@ -271,16 +310,33 @@ def _fit_site(site: Site, structure: Structure | None, moments: Moments | None, 
     A: Tensor | None = None
     if structure is None:
         F = weight
-        if moments is not None:
+        if moments is not None and moments.rows is None:
             F = dense_fit(moments, weight, RIDGE)
             error = moments.error(F)
         return Fit(None, None, F, sums.correct_bias(F), error)
+    if moments is not None and moments.rows is not None:
+        A, F, error = _fit_table(site, structure, moments, weight)
+        return Fit(structure, A, F, None, error)
     A, F = start_of(site, weight, structure)
     if moments is not None:
         fixed = structure.algebra is not None
         pulled = _pull(moments, weight)
         A, F, error = solve(pulled, weight, structure, A, F, ROUNDS, GAIN, fixed)
     return Fit(structure, A, F, sums.correct_bias(assemble(A, F)), error)
+
+
+def _fit_table(
+    site: Site, structure: Structure, moments: Moments, weight: Tensor
+) -> tuple[Tensor, Tensor, float]:
+    """Fit a table. Its rows count by their use, where they are not split into components."""
+    rows = moments.rows
+    if rows is None or structure.n_out > 1 or structure.algebra is not None:
+        A, F = start_of(site, weight, structure)
+        missing = (assemble(A, F) - weight).square().sum() / weight.square().sum().clamp_min(1e-30)
+        return A, F, float(missing)
+    A, F = start_of(site, weight * rows, structure)
+    A, F, error = solve(moments, weight * rows, structure, A, F, ROUNDS, GAIN)
+    return A, F / rows, error
 
 
 def _pull(moments: Moments, weight: Tensor) -> Moments:
@@ -294,26 +350,10 @@ def _pull(moments: Moments, weight: Tensor) -> Moments:
 
 def _apply(site: Site, patches: Tensor) -> Tensor:
     """Return what the original weight makes of patches, without the bias."""
+    if site.is_table:
+        return patches
     weight = canonical(site.weight.detach(), site.groups, site.transposed)
     return patches.to(weight.dtype) @ weight.flatten(2).mT
-
-
-def _write(module: nn.Module, site: Site, fit: Fit) -> None:
-    """Write a fitted layer into the dense network."""
-    weight = fit.F if fit.A is None else assemble(fit.A, fit.F)
-    with torch.no_grad():
-        dense = to_torch(weight, site)
-        is_view = site.dense is not site.module
-        module.get_parameter("weight").copy_(dense.mT if is_view else dense)
-        if fit.bias is not None:
-            module.get_parameter("bias").copy_(fit.bias)
-
-
-def to_torch(weight: Tensor, site: Site) -> Tensor:
-    """Return a canonical weight in the layout of torch's layer."""
-    if site.transposed:
-        weight = weight.flip(-1).transpose(1, 2)
-    return weight.reshape(site.weight.shape)
 
 
 def has_room(site: Site) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import get_args
 
 import torch
@@ -16,14 +16,14 @@ from phnn.conversion.sites import (
     PH_LAYERS,
     Site,
     check_whole,
-    find_ph_sites,
+    find_folds,
     has_own_forward,
     holds_weight,
     hooks,
     replace_modules,
 )
 from phnn.forms.norms import Norm, PlainLayer, fuse
-from phnn.nn import PHLayer
+from phnn.nn import PHEmbedding, PHLayer, PHLinear, PHMultiheadAttention
 
 # exactly these fuse: a subclass may compute its weight anew, or add an activation to the norm
 _PLAIN = {*get_args(Norm), *PH_LAYERS, *(layer.dense_type for layer in PH_LAYERS)}
@@ -50,7 +50,7 @@ def to_dense(model: nn.Module, *, fuse: bool = False, inplace: bool = False) -> 
     check_whole(model)
     graphs = trace(model) if fuse else ()  # before anything is changed
     before = sum(parameter.numel() for parameter in model.parameters())
-    sites = find_ph_sites(model)
+    sites = find_folds(model)
     layers = fold_layers(model, sites)
     entries = [_entry(site, layers.get(site.name, site.module)) for site in sites]
     folded = replace_modules(model, sites, layers, inplace)
@@ -67,37 +67,49 @@ def fold_layers(model: nn.Module, sites: Iterable[Site]) -> dict[str, nn.Module]
     Where the algebra and F are shared, so is the weight.
     """
     weights: dict[tuple[object, ...], Tensor] = {}
-    layers = {}
+    layers: dict[str, nn.Module] = {}
     for site in sites:
-        layer = site.module
-        assert isinstance(layer, PHLayer)
         if site.reason:
             continue
-        dense = layers[site.name] = layer.to_dense()
+        fold: Callable[[], nn.Module] = site.module.to_dense  # type: ignore[assignment]
+        dense = layers[site.name] = fold()
+        if not isinstance(site.module, PHLayer):
+            continue
         if serves_attention(model, site):
             dense.__class__ = NonDynamicallyQuantizableLinear
-        dense.weight = weights.setdefault(weight_key(layer), dense.get_parameter("weight"))
+        dense.weight = weights.setdefault(weight_key(site.module), dense.get_parameter("weight"))
     return layers
 
 
 def weight_key(layer: PHLayer) -> tuple[object, ...]:
-    """Return what is equal for layers that share their algebra and F, and so their weight."""
+    """Return what is equal for layers that share their algebra and F, and so their weight.
+
+    A table and a linear layer can do so, unless the table masks a row.
+    """
     # an A or F that is computed (weight_norm) is another tensor each time, and never shared
     state = {**layer._parameters, **layer._buffers}
     # of a fixed algebra the value: its tensor is another one after a move
     names = layer.algebra_names if layer.learns_algebra else ()
     rule: list[object] = [id(state.get(name, layer)) for name in names] or [layer.algebra]
-    return (type(layer), layer.groups, *rule, id(state.get("F", layer)))
+    is_matrix = isinstance(layer, PHLinear | PHEmbedding)
+    kind = PHLinear if is_matrix else type(layer)
+    masked = getattr(layer, "padding_idx", None)
+    return (kind, layer.groups, masked, *rule, id(state.get("F", layer)))
 
 
 def serves_attention(model: nn.Module, site: Site) -> bool:
     """Return whether torch's attention reads the weight itself, and needs it not to be quantized.
 
-    An encoder layer does so, too, with those of its feed-forward part.
+    An encoder layer does so, too, with those of its feed-forward part, and of its attention.
     """
     readers = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
-    parents = (model.get_submodule(name.rpartition(".")[0]) for name in site.names)
-    return any(isinstance(parent, readers) for parent in parents)
+    for name in site.names:
+        parent = name.rpartition(".")[0]
+        if isinstance(model.get_submodule(parent), PHMultiheadAttention):
+            parent = parent.rpartition(".")[0]
+        if isinstance(model.get_submodule(parent), readers):
+            return True
+    return False
 
 
 def _entry(site: Site, dense: nn.Module) -> Entry:

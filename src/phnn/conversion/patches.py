@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from phnn.conversion.opening import Matrix
 from phnn.conversion.sites import Site
 
 __all__ = ["Geometry"]
@@ -26,6 +27,7 @@ class Geometry:
         mode: How the padding is filled.
         groups: Groups of channels.
         transposed: Whether it is a transposed convolution.
+        sides: Parts of the columns of a matrix, which are its kernel positions.
     """
 
     kernel: tuple[int, ...]
@@ -35,12 +37,15 @@ class Geometry:
     mode: str = "zeros"
     groups: int = 1
     transposed: bool = False
+    sides: int = 1
 
     @classmethod
     def of(cls, site: Site) -> Geometry:
         """Read the geometry of a site."""
         layer = site.dense
-        if isinstance(layer, nn.Linear):
+        if isinstance(layer, Matrix):  # its groups are gates, which read the same input
+            return cls((), groups=layer.groups, sides=layer.sides)
+        if isinstance(layer, nn.Linear | nn.Embedding):
             return cls(())
         assert isinstance(layer, nn.modules.conv._ConvNd)
         kernel, stride, dilation = layer.kernel_size, layer.stride, layer.dilation
@@ -97,6 +102,8 @@ class Geometry:
 
     def count_positions(self, x: Tensor) -> int:
         """Return how many positions the output has, in all samples."""
+        if not x.is_floating_point():  # row numbers of a table
+            return x.numel()
         if not self.kernel:
             return x.numel() // x.shape[-1]
         view = self.view(x[:1] if x.dim() == len(self.kernel) + 2 else x)
@@ -115,7 +122,9 @@ class Geometry:
             rows = x.reshape(-1, x.shape[-1])
             if len(rows) > most:
                 rows = rows[torch.randperm(len(rows), generator=generator)[:most].to(x.device)]
-            return rows.unsqueeze(0)
+            if self.sides > 1:
+                rows = rows.unflatten(1, (self.sides, -1)).transpose(1, 2).flatten(1)
+            return rows.expand(self.groups, *rows.shape)
         dims = len(self.kernel)
         view = self.view(x)
         sizes = (view.shape[0], *view.shape[2 : 2 + dims])

@@ -19,7 +19,9 @@ from phnn.conversion.fitting import Progress, measure_distance
 
 __all__ = ["norm_state", "refine"]
 
-RATE = 1e-2  # of Adam, relative to the size of each tensor; a ResNet-20 ended nearer than at 5e-3
+RATE = 1e-2  # of Adam, relative to the size of each tensor, for a network that is FAR away
+FAR = 0.1  # distance of the outputs; the rate falls with its root, as nearer networks need less
+AVERAGE = 0.97  # decay of the running mean of the parameters, which is what is kept
 WARM_UP = 10  # steps
 NORMS = (nn.modules.batchnorm._BatchNorm, nn.LayerNorm, nn.GroupNorm)
 
@@ -34,7 +36,8 @@ def refine(
 ) -> float | None:
     """Train a converted model in place to follow the original; keep the best of all passes.
 
-    Only converted layers and normalisations change.
+    Only converted layers and normalisations change. Judged and kept is a running mean of the
+    parameters: single steps are noisy.
 
     Args:
         converted: The converted model.
@@ -51,15 +54,16 @@ def refine(
     parameters = _parameters(converted, names)
     expected = calibration.outputs(original)
     start = best = measure_distance(expected, calibration.outputs(converted))
-    kept = [parameter.detach().clone() for parameter in parameters]
+    rate = RATE * min(1.0, (start / FAR) ** 0.5)
+    groups = [{"params": [p], "lr": rate * _size(p)} for p in parameters]
+    optimizer = torch.optim.Adam(groups, betas=(0.9, 0.99))
     calls = calibration.fitting
     steps = epochs * len(calls)
-    groups = [{"params": [p], "lr": RATE * _size(p)} for p in parameters]
-    optimizer = torch.optim.Adam(groups, betas=(0.9, 0.99))
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: min(1.0, (step + 1) / WARM_UP) * (1 - step / max(steps, 1))
     )
     generator = torch.Generator().manual_seed(0)
+    kept, mean = _copy(parameters), _copy(parameters)
     done = 0
     with _learning(converted, parameters), evaluating(converted), evaluating(original):
         for _ in range(epochs):
@@ -75,14 +79,27 @@ def refine(
                 optimizer.step()
                 schedule.step()
                 done += 1
+                decay = min(AVERAGE, done / (done + WARM_UP))
+                for average, parameter in zip(mean, parameters, strict=True):
+                    average.lerp_(parameter.detach(), 1 - decay)
+            current = _copy(parameters)
+            _write(parameters, mean)
             distance = measure_distance(expected, calibration.outputs(converted))
             if distance < best:  # never for NaN
-                best = distance
-                kept = [parameter.detach().clone() for parameter in parameters]
-        with torch.no_grad():
-            for parameter, value in zip(parameters, kept, strict=True):
-                parameter.copy_(value)
+                best, kept = distance, _copy(mean)
+            _write(parameters, current)
+        _write(parameters, kept)
     return best if best < start else None
+
+
+def _copy(tensors: Sequence[Tensor]) -> list[Tensor]:
+    return [tensor.detach().clone() for tensor in tensors]
+
+
+@torch.no_grad()
+def _write(parameters: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    for parameter, value in zip(parameters, values, strict=True):
+        parameter.copy_(value)
 
 
 def norm_state(model: nn.Module) -> dict[str, Tensor]:
@@ -97,7 +114,7 @@ def norm_state(model: nn.Module) -> dict[str, Tensor]:
 
 def _parameters(model: nn.Module, names: Sequence[str]) -> list[nn.Parameter]:
     """Return what may change: tensors that converted layers and normalisations hold."""
-    modules = [model.get_submodule(name) for name in names]
+    modules = [part for name in names for part in model.get_submodule(name).modules()]
     modules += [module for module in model.modules() if isinstance(module, NORMS)]
     found = {id(p): p for module in modules for p in module.parameters(recurse=False)}
     return [p for p in found.values() if p.is_floating_point()]
@@ -142,8 +159,9 @@ def _watching(model: nn.Module, names: Sequence[str]) -> Iterator[dict[str, list
     for name in names:
 
         def see(module: nn.Module, args: Any, output: Any, name: str = name) -> None:
-            if isinstance(output, Tensor):
-                found.setdefault(name, []).append(output)
+            first = first_tensor(output)  # of a recurrent layer the outputs, not the states
+            if first is not None:
+                found.setdefault(name, []).append(first)
 
         handles.append(model.get_submodule(name).register_forward_hook(see))
     try:

@@ -114,7 +114,7 @@ class _Sums:
 
     def _rows(self, values: Tensor) -> Tensor:
         """Return (groups, positions, out)."""
-        space = self.site.weight.dim() - 2
+        space = 0 if self.site.is_part else self.site.weight.dim() - 2
         channels = -1 - space if values.dim() > space else 0
         rows = values.movedim(channels, -1).flatten(0, -2).double().cpu()
         by_group: Tensor = rows.unflatten(1, (self.site.groups, -1)).transpose(0, 1)
@@ -126,7 +126,7 @@ class _Sums:
         if not size > 0:
             return None
         Y = self.Y
-        if self.site.dense.bias is not None:  # the bias takes up the means
+        if self.site.bias is not None:  # the bias takes up the means
             Y = Y - torch.einsum("gi,gj->gij", self.y, self.y) / self.count
         G = self.G / size
         # the mean over positions of both, times the positions of a sample

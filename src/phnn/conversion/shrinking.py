@@ -26,6 +26,7 @@ from phnn.conversion.candidates import (
 )
 from phnn.conversion.decisions import Decision
 from phnn.conversion.fitting import Fit, Fitted, Progress, fit_in_order, measure, retake_norms
+from phnn.conversion.opening import fuse_opened
 from phnn.conversion.patches import Geometry
 from phnn.conversion.refining import norm_state
 from phnn.conversion.report import Point
@@ -38,7 +39,7 @@ BUDGETS = (0.8, 0.65, 0.5, 0.4, 0.3, 0.2, 0.15, 0.1)  # where a search by score 
 EVERY = Family()
 SILENT = "not reached by the calibration data: fitted to its weight"
 HOPELESS = 1.5  # a rival whose expected error is this much larger is not raced
-VERSION = 2  # of the candidates that a cache keeps
+VERSION = 3  # of the candidates that a cache keeps
 HALVINGS = 2  # steps between the last budget that is accepted and the first that is not
 
 
@@ -279,11 +280,13 @@ class Study:
 
     def _held(self) -> str:
         """Name the largest parameters that cannot be converted."""
-        open_names = {f"{name}.weight" for site in self.sites for name in site.names}
+        converted = {id(site.module.get_parameter("weight")) for site in self.sites}
+        wholes = {site.whole.module for site in self.sites if site.whole is not None}
+        converted |= {id(p) for module in wholes for p in module.parameters(recurse=False)}
         kept = [
             (parameter.numel(), name)
             for name, parameter in self.model.named_parameters()
-            if name not in open_names
+            if id(parameter) not in converted
         ]
         return ", ".join(f"{name} ({size:,})" for size, name in sorted(kept, reverse=True)[:3])
 
@@ -329,7 +332,7 @@ def _count_model(model: nn.Module, calibration: Calibration) -> float:
     """Return the multiplications of the whole model for one sample."""
     call = calibration.calls[0]
     with evaluating(model), FlopCounterMode(display=False) as counter:
-        calibration.forward(model, call)
+        calibration.run(model, call)
     return float(counter.get_total_flops() / 2 / max(1, calibration.count([call])))
 
 
@@ -393,8 +396,9 @@ def shrink_by_score(
     the first that is not is halved twice.
     """
     study = Study(model, decisions, calibration, family, cache, progress)
-    with evaluating(model):
-        original = _score(evaluate, model)
+    original_model = fuse_opened(model)
+    with evaluating(original_model):
+        original = _score(evaluate, original_model)
     allowed = tolerance * abs(original) if relative else tolerance
     curve = [Point(1.0, study.total, study.multiplications, 0.0, original)]
 
@@ -404,8 +408,9 @@ def shrink_by_score(
             return None
         study.progress("searching budgets", len(curve), len(BUDGETS) + HALVINGS)
         fitted = study._fit(chosen)
-        with evaluating(fitted.model):
-            score = _score(evaluate, fitted.model)
+        network = fuse_opened(fitted.model)
+        with evaluating(network):
+            score = _score(evaluate, network)
         work = study._work(chosen)
         size = study.fixed + sum(candidate.parameters for candidate in chosen.values())
         curve.append(Point(budget, size, work["multiplications_after"], fitted.distance, score))

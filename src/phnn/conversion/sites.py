@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 import phnn.nn as ph
+from phnn.conversion.attentions import OpenAttention
+from phnn.conversion.opening import Matrix, Opened, PHPart, Whole
+from phnn.conversion.recurrences import RECURRENT
 from phnn.nn._layer import computes_state
+from phnn.nn._matrices import PHMatrices
+from phnn.nn.delta import AdaptedLayer
+from phnn.nn.transformer import _PHTransformerLayer
 
 PH_LAYERS: tuple[type[ph.PHLayer], ...] = (
     ph.PHLinear,
@@ -22,26 +30,35 @@ PH_LAYERS: tuple[type[ph.PHLayer], ...] = (
     ph.PHConvTranspose2d,
     ph.PHConvTranspose3d,
 )
-_TWINS: dict[object, type[ph.PHLayer]] = {layer.dense_type: layer for layer in PH_LAYERS}
+LAYERS: tuple[type[ph.PHLayer], ...] = (*PH_LAYERS, ph.PHEmbedding)
+_TWINS: dict[object, type[ph.PHLayer]] = {layer.dense_type: layer for layer in LAYERS}
 _TWINS[NonDynamicallyQuantizableLinear] = ph.PHLinear  # the output projection of attention
 _DENSE = tuple(kind for kind in _TWINS if isinstance(kind, type))
+OPENED: dict[type[nn.Module], type[Opened]] = {**RECURRENT, nn.MultiheadAttention: OpenAttention}
+SEVERAL: tuple[type[PHMatrices], ...] = tuple(
+    opened.twin for opened in RECURRENT.values() if issubclass(opened.twin, PHMatrices)
+)
+# layers that know the torch layer which computes the same as they and all their parts
+FOLDING = (ph.PHLayer, PHMatrices, ph.PHMultiheadAttention, _PHTransformerLayer)
 
 
 @dataclass(frozen=True, eq=False)
 class Site:
-    """A layer in a model: its module and its names.
+    """A layer with one matrix in a model: its module and its names.
 
     Attributes:
         module: The layer.
         names: Its names; more than one when the module is shared.
         twin: The PH class with the same hyperparameters; None when the layer cannot be replaced.
         reason: Why it cannot be replaced, or folded; empty when it can.
+        whole: The layer with several matrices that this is one of; None for most layers.
     """
 
     module: nn.Module
     names: tuple[str, ...]
     twin: type[ph.PHLayer] | None
     reason: str = ""
+    whole: Whole | None = None
 
     @property
     def name(self) -> str:
@@ -56,8 +73,44 @@ class Site:
 
     @property
     def weight(self) -> Tensor:
-        """The dense weight in torch's layout."""
-        return self.dense.get_parameter("weight")
+        """The dense weight in torch's layout; the two sides of a matrix are kernel positions."""
+        weight = self.dense.get_parameter("weight")
+        return self.dense.arrange(weight) if isinstance(self.dense, Matrix) else weight
+
+    @property
+    def bias(self) -> Tensor | None:
+        """The bias; None where there is none."""
+        return self.dense._parameters.get("bias")
+
+    @property
+    def is_table(self) -> bool:
+        """Whether it looks up the rows of its weight, as an embedding does."""
+        return isinstance(self.module, nn.Embedding)
+
+    @property
+    def is_part(self) -> bool:
+        """Whether it exists only while its layer is opened."""
+        return self.whole is not None and self.name.rpartition(".")[2] in self.whole.opened.parts
+
+    @property
+    def kind(self) -> str:
+        """The name of its class, or of the layer that it is a part of."""
+        layer = self.whole.module if self.whole is not None and self.is_part else self.module
+        return type(layer).__name__
+
+    def write(self, layer: nn.Module, weight: Tensor, bias: Tensor | None) -> None:
+        """Write a canonical weight (groups, out, in, K), and a bias, into a copy of the layer."""
+        if self.transposed:
+            weight = weight.flip(-1).transpose(1, 2)
+        weight = weight.reshape(self.weight.shape)
+        if self.dense is not self.module:
+            weight = weight.mT
+        if weight.dim() == 3 and isinstance(layer, Matrix):
+            weight = weight.transpose(1, 2).flatten(1)
+        with torch.no_grad():
+            layer.get_parameter("weight").copy_(weight)
+            if bias is not None:
+                layer.get_parameter("bias").copy_(bias)
 
     @property
     def groups(self) -> int:
@@ -82,8 +135,29 @@ def find_sites(model: nn.Module, allow: Sequence[str] = ()) -> list[Site]:
         model: Any model.
         allow: Class names of subclasses that compute what their torch class does.
     """
-    found = (_site(module, names, allow) for module, names in _modules(model))
-    return [site for site in found if site is not None]
+    sites: list[Site] = []
+    inside: dict[int, Whole] = {}
+    adapted: set[int] = set()
+    for module, names in _modules(model):
+        if id(module) in adapted:
+            continue
+        if isinstance(module, AdaptedLayer):
+            adapted.update(map(id, module.modules()))
+            sites.append(Site(module, names, None, "adapted; phnn.merge folds the adapter in"))
+            continue
+        whole = _open(module, names, allow)
+        if whole is None:
+            site = _site(module, names, allow, inside.get(id(module)))
+            sites += [] if site is None else [site]
+            continue
+        inside.update((id(child), whole) for child in module.children())
+        for part in whole.opened.parts:
+            child = whole.opened.get_submodule(part)
+            twin = PHPart if isinstance(child, Matrix) else ph.PHLinear
+            sites.append(
+                Site(child, tuple(f"{name}.{part}".lstrip(".") for name in names), twin, "", whole)
+            )
+    return sites
 
 
 def find_ph_sites(model: nn.Module) -> list[Site]:
@@ -95,6 +169,25 @@ def find_ph_sites(model: nn.Module) -> list[Site]:
     ]
 
 
+def find_folds(model: nn.Module) -> list[Site]:
+    """Return what folds into a torch layer, in order, with the reason where it cannot.
+
+    These are the PH layers, and layers with several matrices in the place of their parts.
+    """
+    sites: list[Site] = []
+    inside: set[int] = set()
+    for module, names in _modules(model):
+        if isinstance(module, AdaptedLayer):
+            inside.update(map(id, module.modules()))
+        if id(module) in inside or not isinstance(module, FOLDING):
+            continue
+        site = Site(module, names, None, _own_forward_reason(module))
+        if not site.reason:
+            inside.update(map(id, module.modules()))
+        sites.append(site)
+    return sites
+
+
 def _modules(model: nn.Module) -> list[tuple[nn.Module, tuple[str, ...]]]:
     """Return the modules of a model, each with all its names."""
     found: dict[int, tuple[nn.Module, list[str]]] = {}
@@ -103,13 +196,15 @@ def _modules(model: nn.Module) -> list[tuple[nn.Module, tuple[str, ...]]]:
     return [(module, tuple(names)) for module, names in found.values()]
 
 
-def _own_forward_reason(layer: ph.PHLayer) -> str:
+def _own_forward_reason(layer: nn.Module) -> str:
     """Say why the torch layer would not compute what this layer does; nothing when it would."""
     if has_own_forward(layer):
         return "its forward was replaced; what it adds is unknown"
     kind = type(layer)
-    inherited = kind.forward in [known.forward for known in PH_LAYERS]
-    if inherited or kind.to_dense is not ph.PHLayer.to_dense:
+    known = [base for base in kind.__mro__ if base.__module__.startswith("phnn.nn.")]
+    ours: Any = next((base for base in known if "dense_type" in vars(base)), ph.PHLayer)
+    theirs: Any = kind
+    if theirs.forward is ours.forward or theirs.to_dense is not ours.to_dense:
         return ""
     return f"{kind.__name__} has a forward of its own; give it a to_dense as well to fold it"
 
@@ -127,19 +222,47 @@ def owners(model: nn.Module) -> dict[int, list[str]]:
     return names
 
 
-def _site(module: nn.Module, names: tuple[str, ...], allow: Sequence[str]) -> Site | None:
+def _site(
+    module: nn.Module, names: tuple[str, ...], allow: Sequence[str], whole: Whole | None
+) -> Site | None:
     kind = type(module)
     if kind in _TWINS or _is_conv1d(module) or isinstance(module, _DENSE):
         reason = _obstacle(module, allow)
-        return Site(module, names, None if reason else _twin(kind), reason)
-    if isinstance(module, nn.RNNBase):
-        return Site(module, names, None, "recurrent layers have no PH twin")
-    if isinstance(module, nn.MultiheadAttention):
-        reason = "its input projections (in_proj_weight) are parameters; out_proj is a layer"
-        return Site(module, names, None, reason)
-    if "quantized" in kind.__module__ and hasattr(module, "weight"):
+        return Site(module, names, None if reason else _twin(kind), reason, whole)
+    if isinstance(module, tuple(OPENED)):
+        return Site(module, names, None, _fused_obstacle(module, allow))
+    if isinstance(module, nn.EmbeddingBag):
+        return Site(module, names, None, "it sums rows while it looks them up; no PH layer does")
+    if "quantized" in kind.__module__ and {"weight", "_all_weight_values"} & set(dir(module)):
         return Site(module, names, None, "quantized; convert first, then quantize")
     return None
+
+
+def _open(module: nn.Module, names: tuple[str, ...], allow: Sequence[str]) -> Whole | None:
+    """Return an opened layer; None where there are no several matrices, or an obstacle."""
+    kind = next((kind for kind in OPENED if isinstance(module, kind)), None)
+    if kind is None or _fused_obstacle(module, allow):
+        return None
+    opened: Callable[[nn.Module], Opened] = OPENED[kind]
+    return Whole(opened(module), names)
+
+
+def _fused_obstacle(module: nn.Module, allow: Sequence[str]) -> str:
+    """Say why a layer with several matrices cannot be replaced; nothing when it can."""
+    kind = type(module)
+    if has_own_forward(module):
+        return "its forward was replaced; what it adds is unknown"
+    if kind not in OPENED and kind.__name__ not in allow:
+        return f"{kind.__name__} is a subclass; what it adds is unknown (allow= can name it)"
+    names: Sequence[str] = getattr(module, "_flat_weights_names", ("weight_ih", "weight_hh"))
+    if isinstance(module, nn.MultiheadAttention):
+        names = ("in_proj_weight", "in_proj_bias", *(f"{x}_proj_weight" for x in "qkv"))
+    if not module._parameters.keys() >= set(names):
+        return "its weight is computed (weight_norm, pruning, …); remove that first"
+    dtypes = {parameter.dtype for parameter in module.parameters(recurse=False)}
+    if not all(dtype.is_floating_point for dtype in dtypes):
+        return f"its weights are {dtypes.pop()}, not real floating-point"
+    return ""
 
 
 def _obstacle(module: nn.Module, allow: Sequence[str]) -> str:
@@ -151,9 +274,12 @@ def _obstacle(module: nn.Module, allow: Sequence[str]) -> str:
         return "its forward was replaced; what it adds is unknown"
     if kind not in _TWINS and not _is_conv1d(module) and kind.__name__ not in allow:
         return f"{kind.__name__} is a subclass; what it adds is unknown (allow= can name it)"
-    dtype = module.get_parameter("weight").dtype
-    if not dtype.is_floating_point:
-        return f"its weight is {dtype}, not real floating-point"
+    weight = module.get_parameter("weight")
+    if not weight.dtype.is_floating_point:
+        return f"its weight is {weight.dtype}, not real floating-point"
+    padding = getattr(module, "padding_idx", None)
+    if padding is not None and not weight.is_meta and weight[padding].any():
+        return f"its padding row {padding} is not zero, and that of PHEmbedding is"
     return ""
 
 
@@ -164,7 +290,8 @@ def _twin(kind: type[nn.Module]) -> type[ph.PHLayer]:
 
 def holds_weight(layer: nn.Module) -> bool:
     """Return whether weight and bias are parameters of the layer, not computed by a hook."""
-    return {"weight", "bias"} <= layer._parameters.keys()
+    names = {"weight"} if isinstance(layer, nn.Embedding) else {"weight", "bias"}
+    return names <= layer._parameters.keys()
 
 
 def _is_conv1d(module: nn.Module) -> bool:

@@ -21,7 +21,14 @@ from operator import itemgetter
 import torch
 from torch import Tensor
 
-__all__ = ["Moments", "dense_fit", "fit", "low_rank_fit"]
+__all__ = [
+    "Moments",
+    "dense_fit",
+    "fit",
+    "input_low_rank_fit",
+    "low_rank_fit",
+    "reads_one_input",
+]
 
 RIDGE = 1e-8  # of the mean diagonal: keeps the factorisations defined; 1e-3 can raise the error
 GAIN = 0.01  # a round that gains less of the squared error is the last
@@ -38,12 +45,15 @@ class Moments:
         B: Moment of patches and targets, (groups, in · K, out).
         energy: Sum of squares of the targets, in the metric of the outputs.
         G: Metric of the outputs, (groups, out, out): what an error there costs; None for squares.
+        rows: Factors of the rows, (out, 1, 1), that the targets have been multiplied by; None for
+            1. The fit is one of the weight times these.
     """
 
     C: Tensor
     B: Tensor
     energy: float
     G: Tensor | None = None
+    rows: Tensor | None = None
 
     @classmethod
     def of(cls, weight: Tensor, second_moment: Tensor) -> Moments:
@@ -135,6 +145,32 @@ def low_rank_fit(moments: Moments, weight: Tensor, terms: int) -> tuple[Tensor, 
     directions = torch.linalg.eigh(root @ outputs @ root).eigenvectors.flip(1)[:, :terms]
     F = (directions.mT @ root @ H.mT).unflatten(2, weight.shape[2:]).unsqueeze(2)
     A = (inverse @ directions).mT.reshape(terms, out, 1)
+    return A, F, moments.error(assemble(A, F))
+
+
+def reads_one_input(moments: Moments) -> bool:
+    """Return whether all groups see the same patches, as the gates of a recurrent layer do."""
+    return torch.equal(moments.C[:1].expand_as(moments.C), moments.C)
+
+
+def input_low_rank_fit(
+    moments: Moments, weight: Tensor, terms: int
+) -> tuple[Tensor, Tensor, float]:
+    """Return the best n = (1, in) in closed form: the main directions of the inputs.
+
+    Args:
+        moments: Of the data; all groups read the same input.
+        weight: The canonical weight, (groups, out, in, 1).
+        terms: Number of Kronecker terms, the rank of all groups together.
+    """
+    H = _regress(moments, RIDGE)  # (groups, in, out)
+    values, vectors = torch.linalg.eigh(moments.C[0])
+    roots = values.clamp_min(RIDGE * values[-1] + 1e-30).sqrt()
+    root, inverse = (vectors * r @ vectors.mT for r in (roots, 1 / roots))
+    outputs = (moments.weigh(H) @ H.mT).sum(0)
+    directions = torch.linalg.eigh(root @ outputs @ root).eigenvectors.flip(1)[:, :terms]
+    A = (directions.mT @ inverse).unsqueeze(1)
+    F = (H.mT @ root @ directions).transpose(1, 2)[..., None, None]
     return A, F, moments.error(assemble(A, F))
 
 

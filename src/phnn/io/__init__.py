@@ -1,5 +1,6 @@
 """Models in files: saved, loaded, inspected and exported."""
 
+from phnn.io.adapters import LoraFile, export_lora, load_adapter, save_adapter
 from phnn.io.atomic import check_output, replacing
 from phnn.io.container import ModelFileError, read_sealed, write_tensors
 from phnn.io.exporting import Exported, export
@@ -12,13 +13,17 @@ __all__ = [
     "ExportError",
     "Exported",
     "Inspection",
+    "LoraFile",
     "ModelFileError",
     "check_output",
     "export",
+    "export_lora",
     "inspect",
     "load",
+    "load_adapter",
     "read_sealed",
     "replacing",
     "save",
+    "save_adapter",
     "write_tensors",
 ]

@@ -28,8 +28,8 @@ class Version(NamedTuple):
 
 
 # 1.0 could not hold converted models; 2.0 lists their layers; 2.1 may hold rectangular algebras;
-# 2.2 may hold filters in a smaller type
-FORMAT = Version(2, 2)
+# 2.2 may hold filters in a smaller type; 2.3 layers with several matrices, and attention
+FORMAT = Version(2, 3)
 # an algebra with this many structure constants is built in no time, whatever the size of the file
 SMALL_ALGEBRA = 2**16
 HEADER_FIELDS: dict[str, Any] = {
@@ -49,6 +49,7 @@ LAYER_FIELDS: dict[str, Any] = {
     "algebra": str | dict | None,
     "learn_algebra": bool,
     "rank": int | None,
+    "matrices": dict | None,
 }
 
 
@@ -163,13 +164,31 @@ def _parse_fields(values: dict[str, Any], version: Version, sizes: Mapping[str, 
     return Header(**values, layers=layers, format=version)
 
 
+def parse_layers(values: Mapping[str, object], stored: int) -> dict[str, LayerSpec]:
+    """Return the layers that a file describes, with every type checked.
+
+    Args:
+        values: Their fields, by name.
+        stored: How many numbers the file holds.
+    """
+    found = {}
+    for name, fields in values.items():
+        spec = _parse_layer(name, fields)
+        if spec is None:
+            raise ValueError(f"layer {name!r} is not described")
+        found[name] = spec
+    _check_algebras(None, found.values(), stored)
+    return found
+
+
 def _parse_layer(name: str, values: object) -> LayerSpec | None:
     if values is None:
         return None
     if not isinstance(values, dict):
         raise ValueError(f"layer {name!r} is a {type(values).__name__}, not a mapping")
     try:
-        checked = _check_types({"rank": None, **values}, LAYER_FIELDS)
+        checked = _check_types({"rank": None, "matrices": None, **values}, LAYER_FIELDS)
+        checked["matrices"] = _parse_matrices(checked["matrices"])
         if isinstance(checked["n"], list):  # of a rectangular algebra: [n_out, n_in]
             checked["n"] = tuple(
                 _check_types(dict(enumerate(checked["n"])), {0: int, 1: int}).values()
@@ -179,6 +198,19 @@ def _parse_layer(name: str, values: object) -> LayerSpec | None:
         return LayerSpec(**checked)
     except (ValueError, TypeError) as error:
         raise ValueError(f"layer {name!r}: {error}") from None
+
+
+def _parse_matrices(values: dict[str, object] | None) -> dict[str, LayerSpec] | None:
+    """Return what is said about the matrices of one layer, which have none of their own."""
+    if values is None:
+        return None
+    found = {}
+    for name, spec in values.items():
+        parsed = _parse_layer(name, spec)
+        if parsed is None or parsed.matrices is not None:
+            raise ValueError(f"matrix {name!r} is not described")
+        found[name] = parsed
+    return found
 
 
 def _check_types(values: Mapping[Any, Any], kinds: Mapping[Any, Any]) -> dict[Any, Any]:
@@ -206,7 +238,9 @@ def _check_algebras(
     The structure constants of an algebra are n³ numbers, and a model that has it stores about as
     many.
     """
-    named = {spec.algebra for spec in layers if spec and isinstance(spec.algebra, str)}
+    given = [spec for spec in layers if spec is not None]
+    given += [part for spec in given for part in (spec.matrices or {}).values()]
+    named = {spec.algebra for spec in given if isinstance(spec.algebra, str)}
     in_config = (config or {}).get("algebra")
     named |= {in_config} if isinstance(in_config, str) else set()
     needed = sum(algebras.dimension(name) ** 3 for name in named)

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from phnn.conversion.sites import FOLDING
 from phnn.conversion.specs import LayerSpec, install_layers
 from phnn.io.container import ModelFileError, find_file, read_header, read_tensors
 from phnn.io.header import Header
@@ -22,7 +23,6 @@ from phnn.io.tensors import (
     specs_of,
 )
 from phnn.models import create_model
-from phnn.nn import PHLayer
 
 Build = Callable[[], nn.Module]
 Layers = Mapping[str, LayerSpec | None]
@@ -128,7 +128,7 @@ def _lacking(model: nn.Module, layers: Layers) -> Layers:
     return {
         name: spec
         for name, spec in layers.items()
-        if spec is None or not isinstance(modules.get(name), PHLayer)
+        if spec is None or not isinstance(modules.get(name), FOLDING)
     }
 
 

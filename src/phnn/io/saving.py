@@ -20,6 +20,7 @@ from phnn.io.container import CODES, SCALES, SUFFIX, write_model
 from phnn.io.header import Header
 from phnn.io.tensors import enumerate_names, list_differences, names_on_meta, specs_of
 from phnn.models import create_model, list_models
+from phnn.nn.delta import AdaptedLayer
 from phnn.runtimes.nested import compare, leaves, split_arguments
 
 OTHER_SUFFIXES = {".pt", ".pth", ".bin", ".ckpt", ".onnx", ".pkl", ".h5"}
@@ -88,6 +89,11 @@ def check_target(path: str | Path) -> Path:
 
 
 def _state_of(model: nn.Module) -> dict[str, Tensor]:
+    if any(isinstance(module, AdaptedLayer) for module in model.modules()):
+        raise ValueError(
+            "the model has an adapter: phnn.save_adapter writes it alone, and phnn.merge folds it "
+            "in before save"
+        )
     state = model.state_dict()
     check_whole(model)
     for name, value in state.items():

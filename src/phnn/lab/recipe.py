@@ -240,7 +240,7 @@ class Recipe:
         return {"task": self.task, "data": data, "seed": self.seed}
 
 
-# what fine-tunes a converted network by distillation: benchmarks/distill.py compares it with others
+# what fine-tunes a converted network by distillation
 FINE_TUNING: Tree = {
     "optimizer": {"name": "adamw", "lr": 0.01, "relative": True, "weight_decay": 0.0},
     "schedule": {"name": "onecycle", "warmup": 0.05},

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from phnn import functional, init
-from phnn.algebra import Algebra
+from phnn.algebra import Algebra, real
 from phnn.functional import Factors
+from phnn.nn._layer import PHLayer
 from phnn.nn._weight import (
     PHWeight,
+    check_divisible,
     real_dtype,
     register_weight,
     restore_algebras,
@@ -43,7 +45,7 @@ class PHMatrix(PHWeight):
     def __init__(self, owner: PHMatrices, suffix: str) -> None:
         self._owner = owner
         self.suffix = suffix
-        self.structure = owner.structure
+        self.structure = owner.structures[suffix]
         self.groups = owner.layouts[suffix].gates
         self.bias: Tensor | None = getattr(owner, "bias" + suffix, None)
 
@@ -74,13 +76,15 @@ class PHMatrices(nn.Module):
     dense_type: ClassVar[Callable[..., nn.Module]]  # the torch layer that this one replaces
     dense_args: ClassVar[tuple[str, ...]]  # its hyperparameters: our attributes, its arguments
 
-    structure: Structure
+    structure: Structure | None  # of all matrices; None where they differ
+    structures: dict[str, Structure]  # of each, by the suffixes of torch's weights
     layouts: dict[str, Layout]  # by the suffixes of torch's weights, in torch's order
     state_names: list[str]  # torch's names of its parameters, in its order
 
     def __init__(self, structure: Structure) -> None:
         super().__init__()
         self.structure = structure
+        self.structures = {}
         self.layouts = {}
         self.state_names = []
 
@@ -114,8 +118,16 @@ class PHMatrices(nn.Module):
             self.state_names.append(name)
             if name.startswith(_WEIGHT):
                 suffix = name.removeprefix(_WEIGHT)
-                self.layouts[suffix] = layouts[suffix]
-                register_weight(self, self.structure, tuple(parameter.shape), suffix, **options)
+                layout = self.layouts[suffix] = layouts[suffix]
+                if self.structure is not None:
+                    self.structures[suffix] = self.structure
+                structure, (rows, columns) = self.structures[suffix], parameter.shape
+                check_divisible(
+                    structure,
+                    (f"the columns of {name}", columns // layout.sides),
+                    (f"the rows of {name}", rows // layout.gates),
+                )
+                register_weight(self, structure, (rows, columns), suffix, **options)
             else:
                 empty = torch.empty(parameter.shape, **options)
                 self.register_parameter(name, nn.Parameter(empty))
@@ -129,7 +141,8 @@ class PHMatrices(nn.Module):
     def assemble(self, suffix: str) -> Tensor:
         """Return the assembled matrix H of this suffix, such as `_ih_l0`."""
         rules: Tensor | Factors
-        if self.structure.rank is None:
+        structure = self.structures[suffix]
+        if structure.rank is None:
             rules = getattr(self, "A" + suffix)
         else:
             letters = (getattr(self, letter + suffix) for letter in "UVW")
@@ -139,7 +152,7 @@ class PHMatrices(nn.Module):
         if layout.sides == 1:
             return H
         # F holds the sides beside each other, and H has components inside of sides
-        sides: Tensor = H.unflatten(1, (self.structure.n_in, layout.sides, -1))
+        sides: Tensor = H.unflatten(1, (structure.n_in, layout.sides, -1))
         return sides.transpose(1, 2).flatten(1)
 
     def _tensors(self) -> list[Tensor]:
@@ -176,11 +189,27 @@ class PHMatrices(nn.Module):
         learn_algebra: bool | None = None,
         terms: int | None = None,
         rank: int | None = None,
+        structures: Mapping[str, Structure] | None = None,
     ) -> Self:
-        """Make a new PH layer with the arguments, device, dtype and mode of a torch layer."""
+        """Make a new PH layer with the arguments, device, dtype and mode of a torch layer.
+
+        Args:
+            dense: The torch layer.
+            n: Dimension of the algebra, to be learned.
+            algebra: A known algebra to compute with, or its name; it implies n.
+            learn_algebra: Whether A is learned.
+            terms: Number of Kronecker terms.
+            rank: CP rank that the learned algebra is limited to.
+            structures: Instead of all these, a structure for each matrix, by torch's names. The
+                real numbers as a fixed algebra make a dense matrix.
+        """
         arguments = {name: getattr(dense, name) for name in cls.dense_args}
         first = next(dense.parameters())
         make: Callable[..., Self] = cls  # each layer class has the arguments of its torch twin
+        if structures is not None:
+            layer = make(**arguments, device="meta", dtype=first.dtype, algebra=real)
+            layer._restructure(structures, first.device, first.dtype)
+            return layer.train(dense.training)
         layer = make(
             **arguments,
             device=first.device,
@@ -192,6 +221,24 @@ class PHMatrices(nn.Module):
             rank=rank,
         )
         return layer.train(dense.training)
+
+    def _restructure(
+        self, structures: Mapping[str, Structure], device: torch.device, dtype: torch.dtype
+    ) -> None:
+        """Give each matrix a structure of its own, and fresh state."""
+        layouts, names = self.layouts, {_WEIGHT + suffix for suffix in self.layouts}
+        if structures.keys() != names:
+            raise ValueError(
+                f"{type(self).__name__} has the matrices {', '.join(sorted(names))}; got "
+                f"structures for {', '.join(sorted(structures))}"
+            )
+        self.structures = {name.removeprefix(_WEIGHT): structures[name] for name in structures}
+        several = set(structures.values())
+        self.structure = several.pop() if len(several) == 1 else None
+        for held in (self._parameters, self._buffers, self.state_names):
+            held.clear()
+        dense = self._make_dense({name: getattr(self, name) for name in self.dense_args})
+        self._make_state(dense, device, dtype, layouts)
 
     def to_dense(self) -> nn.Module:
         """Return the torch layer that computes the same, equally trainable and in the same mode."""
@@ -207,6 +254,13 @@ class PHMatrices(nn.Module):
         """Make the torch layer on the meta device; its constructor checks the arguments."""
         return self.dense_type(**arguments, device="meta")
 
+    @property
+    def structure_repr(self) -> str:
+        """The structures, as `repr` shows them."""
+        if self.structure is not None:
+            return str(self.structure)
+        return "; ".join(f"{_WEIGHT}{suffix}: {s}" for suffix, s in self.structures.items())
+
     def _load_from_state_dict(
         self,
         state_dict: dict[str, Any],
@@ -217,11 +271,27 @@ class PHMatrices(nn.Module):
         unexpected_keys: list[str],
         error_msgs: list[str],
     ) -> None:
-        names = ["A" + suffix for suffix in self.layouts]
-        restored = restore_algebras(
-            self.structure, names, state_dict, prefix, local_metadata, error_msgs
-        )
-        if restored is not None:
-            super()._load_from_state_dict(
-                restored, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        for suffix, structure in self.structures.items():
+            restored = restore_algebras(
+                structure, ["A" + suffix], state_dict, prefix, local_metadata, error_msgs
             )
+            if restored is None:
+                return
+            state_dict = restored
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
+
+
+def named_weights(model: nn.Module) -> Iterator[tuple[str, PHWeight]]:
+    """Yield the PH weights of a model with their names: layers, and matrices of recurrent layers.
+
+    Args:
+        model: Any model, or a PH layer. Its own weight has an empty name.
+    """
+    for name, module in model.named_modules():
+        if isinstance(module, PHLayer):
+            yield name, module
+        elif isinstance(module, PHMatrices):
+            for weight, matrix in module.matrices.items():
+                yield f"{name}.{weight}".lstrip("."), matrix

@@ -180,6 +180,18 @@ def check_divisible(
             raise ValueError(_not_divisible(label, n, groups, name, size))
 
 
+def check_components(n: int, name: str, size: int) -> None:
+    """Refuse a number of components that does not divide a size."""
+    if not isinstance(n, int) or isinstance(n, bool) or n < 1:
+        raise ValueError(f"n={n!r} must be an integer of at least 1, the number of components")
+    if size < 1 or size % n:
+        lower, upper = size // n * n, -(-size // n) * n
+        near = (
+            f"the nearest that work are {lower} and {upper}" if lower > 0 else f"the least is {n}"
+        )
+        raise ValueError(f"n={n} must divide {name}={size}; {near}")
+
+
 def restore_algebras(
     structure: Structure,
     names: Iterable[str],

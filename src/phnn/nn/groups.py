@@ -6,10 +6,11 @@ from typing import Any
 
 from torch import nn
 
-from phnn.nn._layer import PHLayer
+from phnn.nn._matrices import named_weights
+from phnn.nn.batch_norms import ComponentBatchNorm, WhiteningBatchNorm
 from phnn.nn.rates import Kind, balance_rates
 
-_NORMS = nn.modules.batchnorm._NormBase
+_NORMS = (nn.modules.batchnorm._NormBase, ComponentBatchNorm, WhiteningBatchNorm)
 _ORDER = ("norm_bias", "algebra", "filter", "weight", "vector")
 
 
@@ -43,8 +44,8 @@ def param_groups(
         algebra_scale: Factor of the rate for the algebras, A or U, V and W.
         algebra_lr: Learning rate of the algebras, instead of factors.
         algebra_decay: Decay of the algebras; `weight_decay` by default, as in the paper's recipes.
-        vector_decay: Decay of biases and normalisation scales (parameters with at most one axis);
-            `weight_decay` by default.
+        vector_decay: Decay of biases and normalisation scales (parameters with at most one axis,
+            and the matrices of `WhiteningBatchNorm`); `weight_decay` by default.
 
     Example:
         >>> from phnn.nn import PHLinear
@@ -65,7 +66,7 @@ def param_groups(
             continue
         name, factor = kinds.get(id(parameter), ("weight", 1.0))
         factor *= scales.get(name, 1.0)
-        if name not in ("algebra", "weight") and factor == 1:
+        if name in ("norm_bias", "filter") and factor == 1:
             name = "vector" if parameter.dim() <= 1 else "weight"
         elif name == "weight" and parameter.dim() <= 1:
             name = "vector"
@@ -88,12 +89,13 @@ def param_groups(
 def _find_kinds(model: nn.Module, balance: Kind | None) -> dict[int, tuple[str, float]]:
     """Return group and factor of the parameters whose layers decide, by their identity."""
     kinds: dict[int, tuple[str, float]] = {}
+    for _, weight in named_weights(model):
+        factors = {} if balance is None else balance_rates(weight, balance)
+        kinds[id(weight.F)] = "filter", factors.get("F", 1.0)
+        for name in weight.algebra_names if weight.learns_algebra else ():
+            kinds[id(getattr(weight, name))] = "algebra", factors.get(name, 1.0)
     for module in model.modules():
-        if isinstance(module, PHLayer):
-            factors = {} if balance is None else balance_rates(module, balance)
-            kinds[id(module.F)] = "filter", factors.get("F", 1.0)
-            for name in module.algebra_names if module.learns_algebra else ():
-                kinds[id(getattr(module, name))] = "algebra", factors.get(name, 1.0)
-        elif isinstance(module, _NORMS) and module.bias is not None:
+        if isinstance(module, _NORMS) and module.bias is not None:
             kinds[id(module.bias)] = "norm_bias", 1.0
+            kinds[id(module.weight)] = "vector", 1.0  # a matrix, where a norm whitens
     return kinds

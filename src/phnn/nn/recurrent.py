@@ -106,7 +106,7 @@ class _Recurrence(PHMatrices):
             value = getattr(self, name)
             if value != _DEFAULTS[name]:
                 shown.append(f"{name}={value}")
-        return ", ".join([*shown, str(self.structure)])
+        return ", ".join([*shown, self.structure_repr])
 
 
 _DEFAULTS = {
@@ -190,6 +190,12 @@ class _PHRecurrent(_Recurrence):
     ) -> tuple[PackedSequence, Hidden]:
         data, batch_sizes, order, back = input
         self._check_features(data, (2,))
+        if not len(data) or bool((batch_sizes <= 0).any()):
+            raise ValueError(
+                f"{type(self).__name__} needs sequences of at least one step, got a packed "
+                f"sequence of {len(data)} steps with batch_sizes={batch_sizes.tolist()}; leave "
+                "empty sequences out before packing"
+            )
         states = self._split_states(hx, self._state_shapes(int(batch_sizes[0])), data)
         if order is not None and hx is not None:
             states = tuple(state.index_select(1, order) for state in states)

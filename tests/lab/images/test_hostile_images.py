@@ -157,3 +157,12 @@ def test_names_are_drawn_as_they_are(name):
     shown = name.replace("\x1b", "\\x1b").replace("<", "&lt;")
     assert drawn.count(f">{shown}</text>") == 3
     assert ">$" + r"\mathdefault" not in drawn  # powers of ten are still formulas
+
+
+def test_what_the_system_refuses_is_not_corrupt(tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Image, "open", refuse)
+    with pytest.raises(PermissionError, match="Permission denied"):
+        read_image(encode("PNG"))

@@ -102,7 +102,7 @@ def test_table_and_picture(comparison, tmp_path, monkeypatch, capsys):
     assert call(comparison, out, "--optimizer.lr", "0.02") == cli.USER_ERROR
     refused = capsys.readouterr().err
     assert "optimizer.lr: 0.01 → 0.02" in refused
-    assert "as do 4 other folders" in refused
+    assert "so do 4 more folders" in refused
     assert (out / "results.json").read_bytes() == before
 
 

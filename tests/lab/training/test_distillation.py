@@ -280,7 +280,7 @@ def test_teachers(reference, tiny, tmp_path, monkeypatch):
     other = phnn.save(
         phnn.load(reference), tmp_path / "other.safetensors", metadata={"classes": ["a", "b", "c"]}
     )
-    with pytest.raises(ValueError, match="knows 3 classes, which differ from the 2 of the data"):
+    with pytest.raises(ValueError, match="trained on 3 classes, which differ from the 2"):
         build_learner(build_recipe(merge(tiny, {"distill": str(other)})), data)
 
 

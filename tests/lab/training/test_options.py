@@ -8,9 +8,10 @@ from safetensors.torch import load_file
 
 import phnn
 from helpers.training import assert_same_run, rows, run
-from phnn.lab.recipe import build_recipe, merge
+from phnn.lab.recipe import OptimizerOptions, build_recipe, merge
 from phnn.lab.tasks.images.classifier import Classifier
 from phnn.lab.tasks.learner import Learner
+from phnn.lab.tasks.optimization import make_optimizer
 from phnn.lab.trained import load_trained
 from phnn.lab.training import RunFolderError, fitting
 from phnn.lab.training.build import build_data
@@ -225,3 +226,12 @@ def test_pruned_weights_stay_zero_if_they_shall(tiny, tmp_path, keep):
     assert trained[1::2].all()
     assert not torch.equal(trained[1::2], pruned[1::2])
     assert bool(trained[::2].any()) is not keep
+    # written in the middle of an epoch: a resumed run notes the zeros that it finds there
+    between = torch.load(tmp_path / "again/checkpoints/previous.ckpt", weights_only=True)
+    assert bool(between["state_dict"]["model.features.1.F"][::2].any()) is not keep
+
+
+def test_a_rate_of_zero_with_decoupled_decay(tiny):
+    options = OptimizerOptions(lr=0.1, algebra_lr=0.0, weight_decay=1e-3, decoupled=True)
+    groups = make_optimizer(create_model("resnet20", n=2), options).param_groups
+    assert {group["weight_decay"] for group in groups if group["lr"]} == {1e-2}

@@ -15,7 +15,7 @@ from phnn.lab.comparison.definition import Comparison, Variant
 from phnn.lab.recipe import build_recipe, merge, read_recipe
 from phnn.lab.runs import Run, RunFolderError, check_folder
 
-LONGEST = 120  # characters of the name of a folder, before its hash
+LONGEST = 120  # bytes of the name of a folder, before its hash
 
 
 def plan(comparison: Comparison, out: Path, overrides: Mapping[str, Any]) -> list[Run]:
@@ -69,7 +69,9 @@ def _name_folders(pairs: Sequence[tuple[Variant, int]]) -> list[str]:
     alike = [unicodedata.normalize("NFKD", slug).casefold() for slug in slugs]
     counts = Counter(alike)
     return [
-        slug if counts[same] == 1 and len(slug) <= LONGEST else f"{slug[:LONGEST]}-{_hash(*pair)}"
+        slug
+        if counts[same] == 1 and len(slug.encode()) <= LONGEST
+        else f"{slug.encode()[:LONGEST].decode(errors='ignore')}-{_hash(*pair)}"
         for slug, same, pair in zip(slugs, alike, pairs, strict=True)
     ]
 
@@ -82,7 +84,7 @@ def _hash(variant: Variant, seed: int) -> str:
 def check_folders(runs: Iterable[Run]) -> None:
     """Raise an error when folders hold runs of other recipes than those that are asked for.
 
-    A run that failed may have been finished with options that may change when a run continues.
+    A run that failed may have been continued with other options, of those that may change then.
 
     Args:
         runs: The runs that are asked for.
@@ -94,5 +96,5 @@ def check_folders(runs: Iterable[Run]) -> None:
         except RunFolderError as error:
             refused.append(error)
     if refused:
-        others = f"; as do {len(refused) - 1} other folders" if len(refused) > 1 else ""
+        others = f"; so do {len(refused) - 1} more folders" if len(refused) > 1 else ""
         raise RunFolderError(f"{refused[0]}{others}")

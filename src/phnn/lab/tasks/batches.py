@@ -24,7 +24,7 @@ class Plan:
         seed: The seed of the order and of the draws.
         shuffle: Whether each epoch has its own random order.
         draws: Random numbers per sample, for augmentation.
-        alternating: Which of them are random once for each sample, and then even and odd in turns.
+        alternating: Which of them are drawn once for each sample; their parity flips every epoch.
         drop_last: Whether the last batch is left out when it is not full.
         rank: The number of this process.
         world_size: The number of processes. A global batch has `world_size * batch_size` samples

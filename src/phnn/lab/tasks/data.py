@@ -14,8 +14,8 @@ class Data(ABC):
     """The splits of a data set, in batches.
 
     The methods are those of Lightning's data module, without Lightning: it takes seconds to import,
-    and a mistake in an option is found in the constructor. A `LightningDataModule` that also has
-    `metadata` can be the data of a task as well.
+    and a mistake in an option is found in the constructor, which takes `seed`, the seed of the
+    run.
 
     Loaders that derive from `EpochBatches` make a run that was stopped resume within an epoch.
 

@@ -136,15 +136,21 @@ class Learner(lightning.LightningModule, ABC):
             targets = self._teachers[0](inputs)
         return relative_error(outputs, targets)
 
-    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Restore zeros that stay; share the batch-norm statistics of the first process.
+    def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+        """Make a step, and restore the zeros that stay.
 
-        The latter at the end of an epoch: DDP does it before each training step, but not before
-        validation.
+        Not later: callbacks save checkpoints and average weights before the module's own hooks.
         """
+        super().optimizer_step(*args, **kwargs)
         with torch.no_grad():
             for parameter, zeros in self._zeros:
                 parameter.masked_fill_(zeros, 0)
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Share the batch-norm statistics of the first process at the end of an epoch.
+
+        DDP does it before each training step, but not before validation.
+        """
         if self.trainer.world_size > 1 and self.trainer.is_last_batch:
             for buffer in self.model.buffers():
                 torch.distributed.broadcast(buffer, 0)

@@ -41,7 +41,8 @@ def make_optimizer(model: nn.Module, options: OptimizerOptions) -> Optimizer:
         groups = [each for group in groups for each in _scale(group, options.lr)]
     if options.decoupled:
         for group in groups:
-            group["weight_decay"] /= group["lr"]
+            if group["lr"]:  # a rate of zero changes nothing, whatever the decay
+                group["weight_decay"] /= group["lr"]
     if options.name == "sgd":
         return SGD(groups, options.lr, momentum=options.momentum, nesterov=options.nesterov)
     kind = Adam if options.name == "adam" else AdamW

@@ -89,8 +89,8 @@ class Task:
             The learner reads them from `recipe.learner`.
         network_options: A function of the data, once read: the arguments of `create_model` that
             follow from them.
-        check_network: A function of a network, built without memory, that raises a ValueError when
-            the task has no use for it.
+        check_network: A function of a network on the meta device that raises a ValueError when the
+            task cannot train it.
         prepare_network: A function of a new network and the data, once read, that computes what the
             network takes from the data and does not learn.
         predict: A generator function of (network, metadata, inputs) and options of its own that

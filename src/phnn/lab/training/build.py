@@ -119,8 +119,8 @@ def _load_teacher(text: str, data: Data) -> nn.Module:
     ours, theirs = data.metadata().get("classes"), known.get("classes")
     if None not in (ours, theirs) and list(ours) != list(theirs):  # type: ignore[arg-type]
         raise ValueError(
-            f"{text} knows {len(theirs)} classes, which differ from the {len(ours)} of the data; "  # type: ignore[arg-type]
-            "give the network that was converted, and its data"
+            f"the teacher {text} was trained on {len(theirs)} classes, which differ from the "  # type: ignore[arg-type]
+            f"{len(ours)} of the data; give the original of the network, and its data set"  # type: ignore[arg-type]
         )
     return model
 

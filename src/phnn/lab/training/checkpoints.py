@@ -21,13 +21,14 @@ from phnn.lab.training.epochs import EpochLog
 
 # what a run continues from
 WANTED = ("phnn", "state_dict", "optimizer_states", "lr_schedulers", "loops", "callbacks", "epoch")
-SHARED_STEPS = 20  # processes that train together ask for the time this seldom
+SHARED_STEPS = 20  # between two looks at the clock, with several processes
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
     """Write a checkpoint to a temporary file beside it, which replaces it when it is complete.
 
-    It gets a checksum. The last checkpoint stays as previous.ckpt, in case that the new one decays.
+    It gets a checksum. The checkpoint it replaces stays as previous.ckpt, in case the new file
+    turns out to be damaged.
 
     Lightning's own goes through the temporary folder, which may be another disk, and then copies.
     """

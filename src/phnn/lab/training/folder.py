@@ -27,7 +27,7 @@ _RANKS = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK")  # in Ligh
 
 
 def is_first_process() -> bool:
-    """Return whether this process speaks for the others of a run."""
+    """Return whether this process is the one of a run that writes files."""
     return int(next((os.environ[name] for name in _RANKS if name in os.environ), 0)) == 0
 
 

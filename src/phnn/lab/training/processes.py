@@ -18,7 +18,7 @@ from filelock import Timeout
 
 from phnn.lab.files import lock
 from phnn.lab.recipe import build_recipe
-from phnn.lab.runs import Run, RunFolderError, check_folder
+from phnn.lab.runs import FAILURE, Run, RunFolderError, check_folder
 
 LOG = "train.log"  # in the folder of a run
 END_SECONDS = 40.0  # for a run to end, which may first write a checkpoint
@@ -121,6 +121,7 @@ def start(
         details: What the description has besides the recipe, the names and the command.
     """
     run.folder.mkdir(parents=True, exist_ok=True)
+    (run.folder / FAILURE).unlink(missing_ok=True)  # of an earlier attempt
     names = {name: getattr(run, name) for name in ("comparison", "family", "variant")}
     what = json.dumps({"recipe": run.recipe, "names": names, "command": command, **details})
     argv = [sys.executable, "-m", module, str(run.folder), what]

@@ -168,7 +168,7 @@ def calm_lightning() -> Iterator[None]:
     logger.setLevel(logging.WARNING)
     try:
         with warnings.catch_warnings():
-            # Lightning 2.6 asks torch 2.13 in a way that torch no longer likes
+            # Lightning 2.6 uses a name of torch's pytrees that torch 2.13 deprecates
             warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)
             yield
     finally:

@@ -68,11 +68,17 @@ def read_image(content: bytes | str | Path, name: str | None = None) -> Image.Im
                     f"{limit:,} against decompression bombs"
                 )
             return to_rgb(ImageOps.exif_transpose(image))
-    except FileNotFoundError:
-        raise
+    except OSError as error:
+        if error.errno is not None:  # the system's: no such file, no permission, too many files
+            raise
+        raise _corrupt(content, name, error) from error
     except _DECODE_ERRORS as error:
-        name = name or ("the image" if isinstance(content, bytes) else str(content))
-        raise CorruptImageError(f"{name}: {error or type(error).__name__}") from error
+        raise _corrupt(content, name, error) from error
+
+
+def _corrupt(content: bytes | str | Path, name: str | None, error: Exception) -> CorruptImageError:
+    name = name or ("the image" if isinstance(content, bytes) else str(content))
+    return CorruptImageError(f"{name}: {error or type(error).__name__}")
 
 
 def read_or_skip(encoded: Encoded, corrupt: Corrupt, skipped: list[str]) -> Image.Image | None:

@@ -53,7 +53,7 @@ class ClassFolders:
         del streaming
         inside = _subfolders(self.folder)
         splits = [path for path in inside if path.name.lower() in SPLIT_NAMES]
-        # among folders of images, one of these names is a class: that of trains
+        # a folder train/ that holds images itself is a class (locomotives), not a split
         if splits and (splits == inside or any(map(_subfolders, splits))):
             folders = self._assign(splits)
             unused = ", ".join(path.name for path in inside if path not in splits)

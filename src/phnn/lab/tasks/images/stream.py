@@ -133,9 +133,11 @@ class StreamBatches(ImageBatches):
             yield [(encoded, position) for position, encoded in block[plan.shard(len(block))]]
 
     def _decode(self, encoded: Encoded, position: int) -> tuple[Tensor, int] | None:
-        image = read_or_skip(encoded, self.corrupt, self.skipped)
+        skipped: list[str] = []  # of this thread: others skip images meanwhile
+        image = read_or_skip(encoded, self.corrupt, skipped)
         if image is None:
-            logger.warning("left out the corrupt image %s", self.skipped[-1])
+            logger.warning("left out the corrupt image %s", *skipped)
+            self.skipped += skipped
             return None
         if self.random_crop:
             image = _cut_piece(image, self.image_size, self.plan.seed, self.epoch, position)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor
 
 from phnn.lab import pages
 from phnn.lab.drawing import Picture
@@ -15,13 +19,14 @@ from phnn.lab.tasks.images.report.confusion import (
     draw_confusions,
     score_classes,
 )
-from phnn.lab.tasks.images.report.gradcam import draw_looks, look
+from phnn.lab.tasks.images.report.gradcam import Look, draw_looks, look
 from phnn.lab.tasks.report import RunLoader, Say, find_trained, group_families
 
 SHOWN = 20  # classes in a table; of more classes, the worst and the best
 CASES = 5  # images in a Grad-CAM figure
 
 Answered = tuple[Run, Answers]
+logger = logging.getLogger(__name__)
 
 
 def sections(runs: Sequence[Run], loader: RunLoader, say: Say) -> Iterator[Section]:
@@ -144,16 +149,22 @@ def _draw_cases(
     pair: Sequence[Answered], indices: Sequence[int], loader: RunLoader, kind: str
 ) -> Picture:
     focus, answers = pair[-1]
-    looks = []
-    for run, _ in pair:
+    looks: list[Look] = []
+    images: Tensor | None = None
+    for run, _ in reversed(pair):  # the focus first: its images are shown
         model, data = loader.load(run)
-        images, inputs = take_images(data, indices)
-        looks.append(look(run.variant, model, inputs, answers.classes))
+        own, inputs = take_images(data, indices)
+        images = own if images is None else images
+        if not torch.equal(own, images):  # another seed may have drawn another test split
+            logger.info("%s was tested on other images: its maps are left out", run.folder)
+            continue
+        looks.insert(0, look(run.variant, model, inputs, answers.classes))
+    assert images is not None
     labels = [answers.classes[answers.labels[index]] for index in indices]
     title = f"Most certain {kind} answers of {focus.variant}"
     return Picture(
         f"gradcam-{focus.folder.name}-{kind}",
         draw_looks(images, labels, looks, title),
-        f"{focus.family}: where {' and '.join(run.variant for run, _ in pair)} look. {title}.",
+        f"{focus.family}: where {' and '.join(each.name for each in looks)} look. {title}.",
         "png",
     )

@@ -21,7 +21,6 @@ from phnn.io.shards import (
     update_digest,
 )
 from phnn.io.tensors import enumerate_names
-from phnn.nn import PHEmbedding
 
 
 def load_sharded(
@@ -46,11 +45,8 @@ def load_sharded(
         if name in layers:
             module.to("meta")  # theirs are replaced
     try:
-        tables = {name: spec for name, spec in layers.items() if spec.kind == "PHEmbedding"}
-        for name, spec in tables.items():
-            built.set_submodule(name, _make_table(name, built.get_submodule(name), spec))
-        built = install_layers(built, {n: s for n, s in layers.items() if n not in tables})
-    except (AttributeError, TypeError, ValueError) as error:
+        built = install_layers(built, layers)
+    except (TypeError, ValueError) as error:
         raise ModelFileError(f"{path} is for another model: {error}") from error
     files = read_index(path)
     missing = _compare(path, built, files)
@@ -68,15 +64,6 @@ def load_sharded(
     built.to(device)
     built.phnn_metadata = {}  # type: ignore[assignment]
     return built.eval()
-
-
-def _make_table(name: str, module: nn.Module, spec: LayerSpec) -> PHEmbedding:
-    """Return the PH table for a lookup table."""
-    if type(module) is not nn.Embedding:
-        raise ValueError(f"{name} is a {type(module).__name__}, and the file has a lookup table")
-    table = spec.make(PHEmbedding, module)
-    assert isinstance(table, PHEmbedding)
-    return table
 
 
 def _check_modules(path: Path, model: nn.Module, layers: Mapping[str, LayerSpec]) -> None:

@@ -167,6 +167,11 @@ class TrainerOptions:
     def __post_init__(self) -> None:
         for name in _COUNTS:
             _check_least(f"trainer.{name}", getattr(self, name))
+        if self.strategy == "fsdp2" and self.channels_last:
+            raise ValueError(
+                "trainer.channels_last does not go with fsdp2, which takes contiguous tensors alone; "
+                "give --trainer.channels_last false"
+            )
         if self.strategy == "fsdp2" and self.averaging is not None:
             raise ValueError(
                 f"trainer.averaging={self.averaging} needs the whole network on each device; leave "

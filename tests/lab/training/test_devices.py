@@ -110,6 +110,8 @@ def test_processes_see_what_one_sees(count):
 def test_options_that_do_not_go_together(plain):
     with pytest.raises(ValueError, match=r"averaging=ema needs the whole network"):
         build_recipe(merge(plain, {"trainer": {"strategy": "fsdp2", "averaging": "ema"}}))
+    with pytest.raises(ValueError, match=r"--trainer\.channels_last false"):
+        build_recipe(merge(plain, {"trainer": {"strategy": "fsdp2", "channels_last": True}}))
     with pytest.raises(ValueError, match=r"optimizer\.balanced reads whole tensors"):
         build_recipe(
             merge(plain, {"trainer": {"strategy": "fsdp2"}, "optimizer": {"balanced": True}})

@@ -169,8 +169,8 @@ class TrainerOptions:
             _check_least(f"trainer.{name}", getattr(self, name))
         if self.strategy == "fsdp2" and self.channels_last:
             raise ValueError(
-                "trainer.channels_last does not go with fsdp2, which takes contiguous tensors; give "
-                "--trainer.channels_last false"
+                "trainer.channels_last does not go with fsdp2, which takes contiguous tensors: "
+                "give --trainer.channels_last false"
             )
         if self.strategy == "fsdp2" and self.averaging is not None:
             raise ValueError(

@@ -9,9 +9,9 @@ from dataclasses import replace
 import yaml
 
 from phnn.lab import comparison, reports
-from phnn.lab.comparison import processes
 from phnn.lab.recipe import build_recipe
 from phnn.lab.runs import Run, public, write_json
+from phnn.lab.training import processes
 
 WORDS = [
     "wide 2", "wide-2", "wide_2", "Wide 2", "wide  2", "wide/2", "é", "e\u0301", "ﬁ", "fi",

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from phnn._screen import Screen
 from phnn.cli.overview import Overview
-from phnn.lab.comparison.processes import _read_progress
 from phnn.lab.runs import Run
 from phnn.lab.tasks.task import Score
+from phnn.lab.training.processes import _read_progress
 from phnn.lab.training.status import StatusFile
 
 RESULT = {"test_accuracy": 0.931, "train_seconds": 75.0}

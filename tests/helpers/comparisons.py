@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-from phnn.lab.comparison import processes
 from phnn.lab.training import __main__ as child
+from phnn.lab.training import processes
 
 
 def replace_popen(monkeypatch, popen):

@@ -1,6 +1,7 @@
 """A training process of its own, to be killed or doubled; run by test_training.py.
 
-Usage: train_worker.py RECIPE_AS_JSON OUT [plain], where plain leaves batch norm out.
+Usage: train_worker.py RECIPE_AS_JSON OUT [plain] [once], where plain leaves batch norm out, and
+once ends the run after an epoch.
 """
 
 import json
@@ -47,7 +48,8 @@ def main():
     if "plain" in sys.argv[3:]:
         leave_batch_norm_out(setattr)
     fitting.build_learner = remember
-    train(build_recipe(recipe), out, progress=False)
+    judge = (lambda row: True) if "once" in sys.argv[3:] else None
+    train(build_recipe(recipe), out, progress=False, judge=judge)
     rank = os.environ.get("LOCAL_RANK", 0)
     for learner in learners:  # none when the run had ended before
         torch.save(learner.model.state_dict(), out / f"rank{rank}.pt")

@@ -23,6 +23,7 @@ LIBRARY = ("convert", "inspect", "export", "bench")
 # the module with the typed function that is the command
 LAB = {
     **dict.fromkeys(["train", "test", "predict", "compare"], "training"),
+    "tune": "tuning",
     **dict.fromkeys(["report", "figures", "tables"], "reports"),
     "paper": "paper",
     "simulate": "sound",
@@ -49,6 +50,7 @@ EXTRAS = {
     **dict.fromkeys(["pyroomacoustics", "soundfile"], "sound"),
     **dict.fromkeys(["onnx", "onnxruntime", "onnxscript"], "export"),
     "codecarbon": "energy",
+    "optuna": "tune",
 }
 # how to go on after Ctrl-C, where it is not the same command again
 AGAIN = {

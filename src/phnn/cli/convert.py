@@ -40,6 +40,7 @@ NAMES = (
     "start",
     "share_algebra",
 )
+INDEX = "model.safetensors.index.json"  # of a sharded checkpoint
 OPTIONS = {name: f"--{name.replace('_', '-')}" for name in NAMES}
 
 
@@ -120,6 +121,11 @@ def add_arguments(parser: Parser) -> None:
         "--exclude", type=split_patterns, help="patterns of the names to leave alone"
     )
     parser.add_argument(
+        "--embeddings",
+        type=split_patterns,
+        help="for a sharded checkpoint: patterns of the names of lookup tables to convert as well",
+    )
+    parser.add_argument(
         "--indivisible",
         choices=["skip", "raise", "shrink"],
         default="skip",
@@ -169,10 +175,15 @@ def run(
     share_algebra: bool,
     include: list[str] | None,
     exclude: list[str] | None,
+    embeddings: list[str] | None,
     indivisible: str,
     start: str,
 ) -> int:
     """Make a model smaller: its layers become PH layers, fitted to data where there are any.
+
+    A folder with model.safetensors.index.json, as large models have it on the Hugging Face hub, is
+    converted tensor by tensor, with the memory of a few tensors: --n, --terms, --include, --exclude
+    and --embeddings apply. The same command continues a conversion that was stopped.
 
     Example, and the fine-tuning that follows:
       phnn convert runs/digits-real-seed0 --budget 0.3 --calibration training -o small.safetensors
@@ -183,6 +194,21 @@ def run(
     import phnn
     from phnn.io.saving import check_target
 
+    others = {
+        "budget": budget, "compute": compute, "calibration": calibration, "evaluate": evaluate,
+        "tolerance": tolerance, "algebra": algebra, "curve": curve, "cache": cache,
+        "kinds": kinds, "refine": refine,
+    }  # fmt: skip
+    if (Path(model) / INDEX).is_file():
+        refused = [f"--{name}" for name, value in others.items() if value is not None]
+        refused += ["--start random"] * (start == "random") + ["--share-algebra"] * share_algebra
+        refused += [f"--indivisible {indivisible}"] * (indivisible != "skip")
+        return _convert_shards(Path(model), out, n, terms, include, exclude, embeddings, refused)
+    if embeddings is not None:
+        raise UsageError(
+            "--embeddings is for a sharded checkpoint, whose files do not tell lookup tables from "
+            "linear layers; leave it out"
+        )
     by_score = evaluate is not None or tolerance is not None
     given = {"n": n, "terms": terms, "algebra": algebra, "budget": budget, "compute": compute}
     _check(given, calibration, tolerance, by_score=by_score, curve=curve)
@@ -227,6 +253,35 @@ def run(
     print(f"wrote {file}, {file.stat().st_size:,} bytes")
     if curve is not None:
         print(f"wrote {curve}")
+    return 0
+
+
+def _convert_shards(
+    source: Path,
+    out: Path,
+    n: int | tuple[int, int] | None,
+    terms: int | None,
+    include: list[str] | None,
+    exclude: list[str] | None,
+    embeddings: list[str] | None,
+    refused: list[str],
+) -> int:
+    """Convert a sharded checkpoint."""
+    from phnn.io.checkpoints import Plan, convert_checkpoint
+
+    if refused:
+        raise UsageError(
+            f"a sharded checkpoint is converted by its weights alone, tensor by tensor; leave "
+            f"{', '.join(refused)} out"
+        )
+    if n is None:
+        raise UsageError("a sharded checkpoint needs --n")
+    options = {**OPTIONS, "embeddings": "--embeddings", "out": "--out"}
+    with speaking_of(**options), ProgressBar() as bar:
+        plan = Plan(n, terms, include, exclude, embeddings)
+        converted = convert_checkpoint(source, out, plan, progress=bar)
+    print(converted)
+    print(f"wrote {out}; load it with phnn.load({str(out)!r}, model=CONSTRUCTOR)")
     return 0
 
 

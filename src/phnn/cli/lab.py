@@ -33,6 +33,7 @@ BY_HAND: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "comparison": (("comparison",), {"type": str, "nargs": "?"}),
     "results": (("results",), {"type": Path, "nargs": "*"}),
     "out": (("-o", "--out"), {"type": Path}),
+    "space": (("--space",), {"type": str, "nargs": "+"}),
 }
 HELP = ("-h", "--help")
 KINDS = {"float": "a number", "int": "a whole number", "bool": "true or false"}

@@ -29,12 +29,12 @@ class Steps(Screen):
 
 
 def report(folder: Path, overrides: Overrides, out: Path | None = None) -> int:
-    """Write one HTML file about a comparison or a run, with all tables and figures.
+    """Write one HTML file about a comparison, a run or a study, with tables and figures.
 
     Example: phnn report runs/digits
 
     Args:
-        folder: Folder of a comparison or a run. The runs need not have ended.
+        folder: Folder of a comparison, a run or a study of phnn tune. The runs need not have ended.
         overrides: Parts of the recipes to replace, such as --data.root FOLDER.
         out: The file; report.html in the folder by default.
     """

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 Overrides = dict[str, Any]
 FAILED_RUNS = 1
+POWER = 300.0  # watts
 
 
 def train(recipe: str, overrides: Overrides, out: Path | None = None) -> int:
@@ -189,7 +190,7 @@ def compare(
     comparison: str = "digits",
     out: Path | None = None,
     jobs: int | None = None,
-    power: float = 300.0,
+    power: float = POWER,
     seeds: str | None = None,
     only: str | None = None,
     shard: str | None = None,
@@ -214,19 +215,20 @@ def compare(
             shared disk. Each writes the table of all runs that have ended.
     """
     with resumable():
-        return _compare(overrides, comparison, out, jobs, power, seeds, only, shard)
+        return compare_all(overrides, comparison, out, jobs, power, seeds, only, shard)
 
 
-def _compare(
+def compare_all(
     overrides: Overrides,
     comparison: str,
     out: Path | None,
     jobs: int | None,
-    power: float,
-    seeds: str | None,
-    only: str | None,
-    shard: str | None,
+    power: float = POWER,
+    seeds: str | None = None,
+    only: str | None = None,
+    shard: str | None = None,
 ) -> int:
+    """Carry out a comparison; see `compare`."""
     from phnn.cli.folders import check_root, name_comparison
     from phnn.lab.comparison import (
         check_folders,

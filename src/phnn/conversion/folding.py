@@ -16,6 +16,7 @@ from phnn.conversion.report import Entry, Report
 from phnn.conversion.sites import (
     PH_LAYERS,
     Site,
+    check_whole,
     describe_argument,
     find_folds,
     has_own_forward,
@@ -58,6 +59,7 @@ def to_dense(
         raise TypeError(f"to_dense takes a torch.nn.Module, got {describe_argument(model)}")
     if fuse and model.training:
         raise ValueError("batch norms fuse in evaluation mode only; call model.eval() first")
+    check_whole(model)
     require_sizes(model)
     run = None if example_input is None else lambda model: call_model(model, example_input)
     feeds = find_feeds(model, run) if fuse else Feeds()  # before anything is changed

@@ -389,3 +389,18 @@ def replace_modules(
             parent, _, child = name.rpartition(".")
             setattr(model.get_submodule(parent), child, layer)
     return model
+
+
+def check_whole(model: nn.Module) -> None:
+    """Raise an error for a model whose tensors are shared out to several processes.
+
+    Gathering takes all processes, and a function that one of them calls would wait forever.
+    """
+    for name, parameter in model.named_parameters():
+        if hasattr(parameter, "full_tensor"):  # DTensor; its import takes a second
+            raise ValueError(
+                f"{name} is shared out to several processes (fully_shard), and each has a part. "
+                "Let all of them call torch.distributed.checkpoint.state_dict.get_model_state_dict "
+                "with StateDictOptions(full_state_dict=True, cpu_offload=True), and load the "
+                "result into a whole model in the first"
+            )

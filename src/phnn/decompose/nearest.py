@@ -238,16 +238,24 @@ class _Rearranged:
     def fit(self, structure: Structure, basis: Tensor, inverse: Tensor) -> Nearest:
         """Return the filters that go best with the given (terms, n_out · n_in) matrices."""
         filters = self._like(inverse.mT) @ self.matrix
-        missing = (self.matrix - self._like(basis.mT) @ filters).double().norm()
-        total = self.matrix.double().norm().clamp_min(torch.finfo(torch.float64).tiny)
+        missing, total = self._measure(self._like(basis.mT), filters)
         P, Q = self.blocks.inner
         F = filters.view(structure.terms, self.blocks.groups, P, Q, -1).transpose(0, 1)
         return Nearest(
             A=self._like(basis).view(-1, structure.n_out, structure.n_in).to(self.dtype),
             F=self.blocks.fold(F).to(self.dtype).contiguous(),
-            error=float(missing / total),
+            error=missing / max(total, torch.finfo(torch.float64).tiny),
             spectrum=self.singular_values(),
         )
+
+    def _measure(self, basis: Tensor, filters: Tensor) -> tuple[float, float]:
+        """Return the norm of what is missing, and of the matrix, without copies of their size."""
+        missing = total = 0.0
+        size = max(1, 2**22 // len(self.matrix))
+        for part, fitted in zip(self.matrix.split(size, 1), filters.split(size, 1), strict=True):
+            missing += float((part - basis @ fitted).double().square().sum())
+            total += float(part.double().square().sum())
+        return math.sqrt(missing), math.sqrt(total)
 
     def _like(self, exact: Tensor) -> Tensor:
         """Return a matrix in the precision and on the device of the weight."""

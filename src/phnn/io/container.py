@@ -65,7 +65,7 @@ def read_sealed(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     Raises:
         ModelFileError: The file is not as it was written.
     """
-    specs, sealed = _read_specs(path)
+    specs, sealed = read_specs(path)
     text = sealed.get("phnn", "")
     if sealed.get("phnn_sha256") != seal(text)["phnn_sha256"]:
         raise ModelFileError(f"{path} is damaged: the SHA-256 of its header does not match")
@@ -103,12 +103,12 @@ def _write(path: Path, tensors: Mapping[str, Tensor], header: str) -> None:
     with replacing(path) as temporary, temporary.open("wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
         for name in names:
-            file.write(_bytes_of(tensors[name]))
+            file.write(bytes_of(tensors[name]))
 
 
 def read_header(path: Path) -> tuple[Header, dict[str, TensorSpec]]:
     """Read everything but the tensors: what the file says, and what tensors there are."""
-    specs, sealed = _read_specs(path)
+    specs, sealed = read_specs(path)
     try:
         header = parse_header(
             sealed, {name: math.prod(shape) for name, (shape, _) in specs.items()}
@@ -146,7 +146,7 @@ def read_tensors(path: Path, header: Header) -> dict[str, Tensor]:
     A tensor that stays mapped to the file would change with the file, and lies there at any
     address: vector instructions round in another order when it is not aligned.
     """
-    tensors = _read_checked(path, _read_specs(path)[0], header.sha256)
+    tensors = _read_checked(path, read_specs(path)[0], header.sha256)
     for name, code in header.storage.items():
         per_unit = tensors.pop(name + SCALES, None)
         tensors[name] = decode(tensors[name], per_unit, DTYPES[code])
@@ -161,14 +161,14 @@ def _read_checked(path: Path, specs: Mapping[str, TensorSpec], sha256: str) -> d
         file.seek(length, 1)
         for name, (shape, dtype) in specs.items():
             tensors[name] = torch.empty(shape, dtype=dtype)
-            if file.readinto(_bytes_of(tensors[name])) != tensors[name].nbytes:
+            if file.readinto(bytes_of(tensors[name])) != tensors[name].nbytes:
                 raise ModelFileError(f"{path} is truncated")
     if _digest(tensors) != sha256:
         raise ModelFileError(f"{path} is damaged or altered: its SHA-256 does not match")
     return tensors
 
 
-def _read_specs(path: Path) -> tuple[dict[str, TensorSpec], dict[str, str]]:
+def read_specs(path: Path) -> tuple[dict[str, TensorSpec], dict[str, str]]:
     """Return shape and type of each tensor, in the order of the file, and what lies beside them."""
     if not path.exists():
         folder = path.parent
@@ -199,7 +199,7 @@ def _read_specs(path: Path) -> tuple[dict[str, TensorSpec], dict[str, str]]:
     return {name: (shape, DTYPES[dtype]) for name, (shape, dtype) in raw.items()}, sealed
 
 
-def _bytes_of(tensor: Tensor) -> memoryview:
+def bytes_of(tensor: Tensor) -> memoryview:
     """Return the memory of a contiguous tensor, to be read or written."""
     return tensor.flatten().view(torch.uint8).numpy().data
 
@@ -210,5 +210,5 @@ def _digest(tensors: Mapping[str, Tensor]) -> str:
     for name in sorted(tensors):
         tensor = tensors[name]
         digest.update(f"\0{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
-        digest.update(_bytes_of(tensor))
+        digest.update(bytes_of(tensor))
     return digest.hexdigest()

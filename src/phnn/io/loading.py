@@ -11,6 +11,8 @@ from phnn.conversion.sites import FOLDING
 from phnn.conversion.specs import LayerSpec, install_layers
 from phnn.io.container import ModelFileError, find_file, read_header, read_tensors
 from phnn.io.header import Header
+from phnn.io.sharded import load_sharded
+from phnn.io.shards import is_sharded
 from phnn.io.tensors import (
     SHOWN,
     TensorSpec,
@@ -41,7 +43,8 @@ def load(
     plain layers. A PH layer that the given model has already must be that of the file.
 
     Args:
-        path: The file or the folder.
+        path: The file or the folder; also the folder of a sharded checkpoint that `phnn convert`
+            wrote.
         model: What to load into, for a model that `create_model` did not make: a module, or a
             function without arguments that builds one. A module on the meta device needs no memory
             beside that of the file.
@@ -53,6 +56,8 @@ def load(
     Raises:
         ModelFileError: The file is damaged, is not a file of `save`, or is for another model.
     """
+    if is_sharded(path):
+        return load_sharded(Path(path), model, device)
     file = find_file(path)
     header, found = read_header(file)
     if isinstance(model, nn.Module):

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from phnn.conversion.sites import check_whole
 from phnn.conversion.specs import LayerSpec, describe_layers, find_changes, install_layers
 from phnn.forms.computed import filters_of, store_filters
 from phnn.functional._storage import check_storage, encode
@@ -94,6 +95,7 @@ def _state_of(model: nn.Module) -> dict[str, Tensor]:
             "in before save"
         )
     state = model.state_dict()
+    check_whole(model)
     for name, value in state.items():
         if not isinstance(value, Tensor):
             raise ValueError(f"{name} is a {type(value).__name__}; only tensors can be saved")

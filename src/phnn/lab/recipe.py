@@ -102,6 +102,12 @@ class ScheduleOptions:
             raise ValueError(f"schedule.warmup={self.warmup} must be at least 0 and below 1")
 
 
+_COUNTS = (
+    "max_epochs", "early_stopping", "threads", "checkpoint_steps", "devices", "num_nodes",
+    "accumulate_grad_batches",
+)  # fmt: skip
+
+
 @dataclass(frozen=True)
 class TrainerOptions:
     """How the training is carried out.
@@ -118,8 +124,12 @@ class TrainerOptions:
         accelerator: cpu, gpu, mps or auto.
         devices: The number of devices of this machine.
         num_nodes: The number of machines.
-        strategy: How devices share the work, by Lightning's names, such as ddp.
+        strategy: How devices share the work: ddp (each has the whole network), fsdp2 (each has a
+            part of every tensor), or another of Lightning's names.
         precision: 32-true, bf16-mixed, 16-mixed or another of Lightning's.
+        accumulate_grad_batches: Batches whose gradients make one step. Batches of 32 and 4 of them
+            learn as batches of 128 do, in less memory.
+        compile: Whether torch.compile compiles the network: a minute at the start, faster steps.
         gradient_clip_val: The largest norm of a gradient; no limit by default.
         channels_last: Whether images and filters use the channels-last memory format.
         deterministic: Whether to refuse operations that are not deterministic.
@@ -144,6 +154,8 @@ class TrainerOptions:
     num_nodes: int = 1
     strategy: str = "auto"
     precision: str = "32-true"
+    accumulate_grad_batches: int = 1
+    compile: bool = False
     gradient_clip_val: float | None = None
     channels_last: bool = False
     deterministic: bool = True
@@ -155,8 +167,18 @@ class TrainerOptions:
     country: str = "ITA"
 
     def __post_init__(self) -> None:
-        for name in ("max_epochs", "max_steps", "early_stopping", "threads", "checkpoint_steps"):
+        for name in _COUNTS:
             _check_least(f"trainer.{name}", getattr(self, name))
+        if self.strategy == "fsdp2" and self.channels_last:
+            raise ValueError(
+                "trainer.channels_last does not go with fsdp2, which takes contiguous tensors: "
+                "give --trainer.channels_last false"
+            )
+        if self.strategy == "fsdp2" and self.averaging is not None:
+            raise ValueError(
+                f"trainer.averaging={self.averaging} needs the whole network on each device; leave "
+                "it out, or give --trainer.strategy ddp"
+            )
         minutes = self.checkpoint_minutes
         if minutes is not None and not 0 <= minutes < math.inf:
             raise ValueError(
@@ -204,6 +226,16 @@ class Recipe:
     seed: int = 0
     start: str | None = None
     distill: str | None = None
+
+    def __post_init__(self) -> None:
+        options = self.optimizer
+        names = ("balanced", "relative", "keep_zeros")
+        given = [name for name in names if getattr(options, name)]
+        if self.trainer.strategy == "fsdp2" and given:
+            raise ValueError(
+                f"optimizer.{given[0]} reads whole tensors, and fsdp2 gives each device a part; "
+                "leave it out, or give --trainer.strategy ddp"
+            )
 
     def to_dict(self) -> Tree:
         """Return the recipe as YAML and JSON can hold it."""
@@ -259,11 +291,10 @@ SECTIONS: dict[str, type[Any]] = {
     "schedule": ScheduleOptions,
     "trainer": TrainerOptions,
 }
-_FIXED = {"max_epochs", "max_steps", "early_stopping"} | {
-    "averaging",
-    "averaging_decay",
-    "averaging_start",
-}
+_FIXED = {
+    "max_epochs", "max_steps", "early_stopping", "averaging", "averaging_decay", "averaging_start",
+    "accumulate_grad_batches",
+}  # fmt: skip
 _RESCUES = {"precision", "gradient_clip_val"}  # these may help against a loss that is not finite
 # what may change when a run continues: where the data are, and where and how it is computed
 _FREE = {
@@ -284,6 +315,9 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], *, ended: bool) 
             continue with the new recipe.
     """
     free = _FREE_AT_END if ended else _FREE
+    if _count_batch(old) == _count_batch(new) is not None:
+        # another number of processes, which take as many samples together
+        free = {**free, "data": {*free["data"], "batch_size"}}
     found = []
     for section in sorted({*old, *new}):
         before, after = old.get(section), new.get(section)
@@ -294,6 +328,14 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], *, ended: bool) 
             pairs = [(section, before, after)]
         found += [f"{name}: {a} → {b}" for name, a, b in pairs if not _is_same(name, a, b)]
     return found
+
+
+def _count_batch(tree: Mapping[str, Any]) -> int | None:
+    """Return the samples of a batch over all processes; None where they are not known."""
+    size, trainer = tree.get("data", {}).get("batch_size"), tree.get("trainer", {})
+    if not isinstance(size, int):
+        return None
+    return size * int(trainer.get("devices", 1)) * int(trainer.get("num_nodes", 1))
 
 
 def keep_known(tree: Mapping[str, Any]) -> Tree:

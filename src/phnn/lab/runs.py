@@ -16,6 +16,7 @@ from phnn.lab.recipe import PRIVATE, Recipe, Tree, build_recipe, differences, ke
 
 CONFIG = "config.yaml"  # describes the run: its recipe, and a section `run`
 RESULT = "result.json"  # its outcome; written last
+VALIDATION = "validation.json"  # the outcome of a trial, which is not tested
 FAILURE = "failure.json"  # what stopped it
 METRICS = "metrics.csv"  # a row for each epoch
 MODEL = "model.safetensors"

@@ -17,13 +17,13 @@ from PIL import Image
 from helpers.comparisons import replace_popen, run_in_process
 from phnn import cli
 from phnn.lab import reports
-from phnn.lab.comparison import load_comparison, plan, processes, run_all
+from phnn.lab.comparison import load_comparison, plan, run_all
 from phnn.lab.paper.emissions import estimate_co2
 from phnn.lab.recipe import build_recipe, list_comparisons
 from phnn.lab.reports.bubbles import spread_out
 from phnn.lab.runs import Run
 from phnn.lab.tasks.images.classifier import Classifier
-from phnn.lab.training import check_recipe, train
+from phnn.lab.training import check_recipe, processes, train
 
 
 @pytest.fixture(autouse=True)

@@ -13,12 +13,12 @@ from helpers.comparisons import replace_popen, run_in_process
 from phnn import cli
 from phnn.cli import training
 from phnn.lab import reports
-from phnn.lab.comparison import choose, load_comparison, plan, processes, run_all, with_seeds
+from phnn.lab.comparison import choose, load_comparison, plan, run_all, with_seeds
 from phnn.lab.recipe import build_recipe
 from phnn.lab.tasks.batches import Plan
 from phnn.lab.tasks.data import Data
 from phnn.lab.trained import load_trained
-from phnn.lab.training import check_recipe, train
+from phnn.lab.training import check_recipe, processes, train
 
 OWN = """
 from torch import nn

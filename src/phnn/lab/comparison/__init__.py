@@ -9,7 +9,7 @@ from phnn.lab.comparison.definition import (
     with_seeds,
 )
 from phnn.lab.comparison.planning import check_folders, choose, plan
-from phnn.lab.comparison.processes import find_devices, hold, run_all
+from phnn.lab.training.processes import find_devices, hold, run_all
 
 __all__ = [
     "BASELINE",

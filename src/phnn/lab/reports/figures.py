@@ -16,8 +16,10 @@ from phnn.lab.reports.multiplication import draw_nested_tables, draw_tables
 from phnn.lab.reports.printed import draw_paper
 from phnn.lab.reports.results import Results, read_results
 from phnn.lab.reports.scores import draw_scores
+from phnn.lab.reports.study import draw_study, read_study
 from phnn.lab.tasks.report import DataMissingError, Say, find_trained
 from phnn.lab.tasks.task import resolve
+from phnn.lab.tuning import STUDY
 
 
 def draw_figures(
@@ -31,8 +33,8 @@ def draw_figures(
     """Draw every figure for which there are results.
 
     Args:
-        folders: The folders of comparisons or runs; none for the figures that need no run. With
-            several, each has its figures in a folder of its own, beside those of all together.
+        folders: The folders of comparisons, runs or studies; none for the figures that need no run.
+            With several, each has its figures in a folder of its own, beside those of all together.
         out: The folder of the figures.
         overrides: Parts of the recipes to replace, such as the folder of the data.
         say: Called with a message before each slow step, and for each missing figure.
@@ -43,14 +45,17 @@ def draw_figures(
     """
     say = say or (lambda text: None)
     written: list[Path] = []
-    found = [read_results(folder) for folder in folders]
-    for folder, results in zip(folders, found, strict=True):
+    found: list[Results] = []
+    for folder in folders:
         own = out / folder.resolve().name if len(folders) > 1 else out
-        pictures = _draw_results(results, CachingRunLoader(overrides), say)
-        written += _save(pictures, own)
+        if (folder / STUDY).is_file():
+            written += _save(draw_study(read_study(folder)), own)
+            continue
+        found.append(read_results(folder))
+        written += _save(_draw_results(found[-1], CachingRunLoader(overrides), say), own)
     if paper:
         written += _save(draw_paper(), out)
-    if len(folders) > 1:
+    if len(found) > 1:
         written += _save(draw_together(found), out)
     if not folders and not paper:
         written += _save(_draw_rules(), out)

@@ -17,9 +17,11 @@ from phnn.lab.reports.provenance import show_provenance, show_runs
 from phnn.lab.reports.results import Results, read_results
 from phnn.lab.reports.scores import show_scores, show_table
 from phnn.lab.reports.shipped import show_shipped
+from phnn.lab.reports.study import read_study, show_study
 from phnn.lab.runs import MODEL
 from phnn.lab.tasks.report import DataMissingError, Say, find_trained
 from phnn.lab.tasks.task import resolve
+from phnn.lab.tuning import STUDY
 
 REPORT = "report.html"
 
@@ -27,13 +29,13 @@ REPORT = "report.html"
 def write_report(
     folder: Path, out: Path | None = None, overrides: Tree | None = None, say: Say | None = None
 ) -> Path:
-    """Write the report of a comparison or a run, which need not have ended.
+    """Write the report of a comparison, a run or a study, which need not have ended.
 
     The answers of the networks for their test data are computed once and kept in the folders of the
     runs.
 
     Args:
-        folder: The folder of a comparison or a run.
+        folder: The folder of a comparison, a run or a study.
         out: The file; report.html in the folder by default.
         overrides: Parts of the recipes to replace, such as the folder of the data.
         say: Called with a message before each slow step.
@@ -41,14 +43,22 @@ def write_report(
     Returns:
         The path of the file.
     """
+    if (folder / STUDY).is_file():
+        study = read_study(folder)
+        count = len(study.ended)
+        about = f"{study.content['study']}: {count} trials have finished."
+        return _write(folder, out, study.content["title"], about, list(show_study(study)))
     results = read_results(folder)
     sections = _make_sections(
         folder, results, CachingRunLoader(overrides), say or (lambda text: None)
     )
-    about = conclude(results)
+    return _write(folder, out, results.title, conclude(results), list(sections))
+
+
+def _write(folder: Path, out: Path | None, title: str, about: str, sections: list[Section]) -> Path:
     out = folder / REPORT if out is None else out
     out.parent.mkdir(parents=True, exist_ok=True)
-    write_text(out, render_page(results.title, about, list(sections)))
+    write_text(out, render_page(title, about, sections))
     return out
 
 

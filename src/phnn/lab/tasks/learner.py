@@ -20,6 +20,7 @@ from phnn.lab.tasks.imitation import relative_error, stop_dropout
 from phnn.lab.tasks.networks import OwnNetwork
 from phnn.lab.tasks.optimization import NonFiniteLossError, make_optimizer, make_schedule
 from phnn.lab.tasks.scores import Scores
+from phnn.lab.tasks.sharding import hold_whole, is_sharded, load_weights, shard
 from phnn.models import Network, create_model
 
 PREFIX = "model."  # of the network's weights in a checkpoint
@@ -55,6 +56,8 @@ class Learner(lightning.LightningModule, ABC):
         super().__init__()
         if recipe.trainer.channels_last:
             model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        if recipe.trainer.compile:
+            model.compile()
         self.model = model
         self.recipe = recipe
         self.metadata = dict(metadata)
@@ -110,7 +113,11 @@ class Learner(lightning.LightningModule, ABC):
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         """Make the random numbers of this step a function of its number."""
-        torch.manual_seed(derive_seed(self.recipe.seed, self.global_step, self.global_rank))
+        key = [self.recipe.seed, self.global_step, self.global_rank]
+        batches = self.recipe.trainer.accumulate_grad_batches
+        if batches > 1:  # several batches belong to one step
+            key.append(batch_idx % batches)
+        torch.manual_seed(derive_seed(*key))
         if self._teachers:
             stop_dropout(self.model)
 
@@ -149,6 +156,26 @@ class Learner(lightning.LightningModule, ABC):
             for buffer in self.model.buffers():
                 torch.distributed.broadcast(buffer, 0)
 
+    def _hold_whole(self, whole: bool) -> None:
+        if self.recipe.trainer.strategy == "fsdp2":
+            hold_whole(self.model, whole=whole)
+
+    def on_validation_epoch_start(self) -> None:
+        """Gather a network that is shared out: processes may have different numbers of batches."""
+        self._hold_whole(True)
+
+    def on_validation_epoch_end(self) -> None:
+        """Share the network out again."""
+        self._hold_whole(False)
+
+    def on_test_epoch_start(self) -> None:
+        """Gather a network that is shared out."""
+        self._hold_whole(True)
+
+    def on_test_epoch_end(self) -> None:
+        """Share the network out again."""
+        self._hold_whole(False)
+
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         """Measure a batch of the validation split."""
         self._evaluate(batch, self.val_scores)
@@ -177,7 +204,8 @@ class Learner(lightning.LightningModule, ABC):
         # has read the checkpoint, and the position of the loader would be lost.
         loader = self.trainer.datamodule.train_dataloader()  # type: ignore[attr-defined]
         epochs = self.recipe.trainer.max_epochs
-        schedule = make_schedule(optimizer, self.recipe.schedule, len(loader), epochs)
+        steps = -(-len(loader) // self.recipe.trainer.accumulate_grad_batches)
+        schedule = make_schedule(optimizer, self.recipe.schedule, steps, epochs)
         return {
             "optimizer": optimizer,
             "lr_scheduler": {"scheduler": schedule, "interval": "step"},
@@ -210,6 +238,13 @@ class Learner(lightning.LightningModule, ABC):
     def load_weights(self, checkpoint: Mapping[str, Any]) -> None:
         """Load the weights of the network, and nothing else, from a checkpoint."""
         state = checkpoint["state_dict"].items()
-        self.model.load_state_dict(
-            {key.removeprefix(PREFIX): value for key, value in state if key.startswith(PREFIX)}
-        )
+        weights = {
+            key.removeprefix(PREFIX): value for key, value in state if key.startswith(PREFIX)
+        }
+        load_weights(self.model, weights)
+
+    def configure_model(self) -> None:
+        """Share the tensors of the network out to the devices, if the recipe wants it."""
+        if self.recipe.trainer.strategy == "fsdp2" and not is_sharded(self.model):
+            assert self.device_mesh is not None
+            shard(self.model, self.device_mesh["data_parallel"])

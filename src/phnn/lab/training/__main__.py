@@ -44,7 +44,7 @@ def main(folder: str, description: str) -> int:
     return 0
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """End this process when its parent has ended, even by SIGKILL: the pipe from it is closed."""
     while os.read(0, 1):
         pass
@@ -54,6 +54,6 @@ def _end_with_parent() -> None:
 
 
 if __name__ == "__main__":
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=end_with_parent, daemon=True).start()
     logging.basicConfig(format="%(message)s")
     sys.exit(main(sys.argv[1], sys.argv[2]))

@@ -128,10 +128,14 @@ class Keeper(Checkpoint):
         """Let signals end the process at once."""
         self.stop.deferred = False
 
-    def on_train_batch_end(self, trainer: Trainer, learner: LightningModule, *args: Any) -> None:
+    def on_train_batch_end(
+        self, trainer: Trainer, learner: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
         """Checkpoint in the middle of an epoch, if asked to or told to stop."""
         if trainer.is_last_batch:
             return  # the checkpoint of the epoch is next, after validation
+        if (batch_idx + 1) % trainer.accumulate_grad_batches:
+            return  # checkpoints hold no gradients
         by_steps = self.steps is not None and trainer.global_step % self.steps == 0
         # processes that train together save together, and may not all know of a signal yet
         told = trainer.received_sigterm and trainer.world_size == 1

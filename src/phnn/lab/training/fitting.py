@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,13 @@ from phnn.lab.stopping import Stoppable, Stopped
 from phnn.lab.tasks.data import Data
 from phnn.lab.tasks.learner import Learner
 from phnn.lab.tasks.networks import unwrap
+from phnn.lab.tasks.sharding import gather, is_sharded
 from phnn.lab.training.build import build_data, build_learner
 from phnn.lab.training.checkpoints import Keeper
 from phnn.lab.training.clock import Clock, TestClock, ValidationClock
 from phnn.lab.training.energy import EnergyMeter
 from phnn.lab.training.epochs import EpochLog
+from phnn.lab.training.judging import JudgeCallback
 from phnn.lab.training.progress import RunProgress, describe_run
 from phnn.lab.training.provenance import describe_environment
 from phnn.lab.training.sealing import check, choose
@@ -38,7 +41,14 @@ from phnn.lab.training.trainer import (
 LOG_STEPS = 50  # between two points of the logger's curves
 
 
-def fit(recipe: Recipe, out: Path, stop: Stoppable, screen: Screen | None) -> dict[str, Any]:
+def fit(
+    recipe: Recipe,
+    out: Path,
+    stop: Stoppable,
+    screen: Screen | None,
+    *,
+    judge: Callable[[Mapping[str, Any]], bool] | None = None,
+) -> dict[str, Any]:
     """Train and test the network of a recipe; save it.
 
     Args:
@@ -46,6 +56,7 @@ def fit(recipe: Recipe, out: Path, stop: Stoppable, screen: Screen | None) -> di
         out: The folder of the run. A checkpoint there is continued.
         stop: The signals that may end the training.
         screen: Where to show how far it is; None for nowhere.
+        judge: Makes the run a trial, which is neither tested nor saved; see `train`.
 
     Returns:
         The result; nothing in processes other than the first of a run.
@@ -69,10 +80,17 @@ def fit(recipe: Recipe, out: Path, stop: Stoppable, screen: Screen | None) -> di
                 f"trainer.early_stopping={options.early_stopping} needs a validation split; give "
                 "--data.validation, or leave it out"
             )
+        if judge is not None and not has_validation:
+            raise ValueError(
+                "a trial is judged by the validation split, and there is none; give "
+                "--data.validation 0.1"
+            )
+        judging = [] if judge is None else [JudgeCallback(judge, log)]
         # the loader does not know the other processes yet
         shares = getattr(data, "global_batch", False)  # a data module of Lightning has none
         processes = 1 if shares else options.devices * options.num_nodes
-        steps = -(-len(data.train_dataloader()) // processes)
+        batches = processes * options.accumulate_grad_batches
+        steps = -(-len(data.train_dataloader()) // batches)
         total = min(steps * options.max_epochs, options.max_steps or math.inf)
         trainer = make_trainer(
             options,
@@ -81,6 +99,7 @@ def fit(recipe: Recipe, out: Path, stop: Stoppable, screen: Screen | None) -> di
                 validation_clock,
                 log,
                 *make_callbacks(options, learner, int(total)),
+                *judging,
                 keeper,
                 *([] if screen is None else [RunProgress(screen, log)]),
             ],
@@ -105,26 +124,14 @@ def fit(recipe: Recipe, out: Path, stop: Stoppable, screen: Screen | None) -> di
             raise Stopped(stop.signum) from None
         # only the last part of a resumed run was measured: it must not look like the whole
         energy = dict.fromkeys(meter.stop(), None) if resumed else meter.stop()
-        if keeper.best_epoch is not None:
-            check(keeper.best)
-            learner.load_weights(torch.load(keeper.best, weights_only=True, map_location="cpu"))
-        if screen is not None:
-            screen.phase("testing")
-        scores = test(learner, data, trainer)
-        if not trainer.is_global_zero:
-            return {}
         described = recipe.describe()
-        saved = save(unwrap(learner.model), out / MODEL, metadata={**learner.metadata, **described})
-        return {
+        trained = {
             "model": learner.model.config,
             **described,
             "recipe": public(recipe),
             **learner.count_parameters(),
-            "storage_bytes": saved.stat().st_size,
             "epochs": log.epochs,
-            "selected": "last" if keeper.best_epoch is None else f"best, epoch {keeper.best_epoch}",
             f"val_{learner.score}": keeper.best_score,
-            **scores,
             "train_seconds": clock.seconds,
             "train_processor_seconds": clock.processor,
             "train_seconds_per_100": clock.mean and 100 * clock.mean,
@@ -133,6 +140,31 @@ def fit(recipe: Recipe, out: Path, stop: Stoppable, screen: Screen | None) -> di
             **energy,
             "resumed": resumed,
             **describe_environment(trainer),
+        }
+        if judge is not None:
+            given_up = any(each.has_given_up for each in judging)
+            trial = {**trained, "best_epoch": keeper.best_epoch, "given_up": given_up}
+            return trial if trainer.is_global_zero else {}
+        if keeper.best_epoch is not None:
+            check(keeper.best)
+            learner.load_weights(torch.load(keeper.best, weights_only=True, map_location="cpu"))
+        if screen is not None:
+            screen.phase("testing")
+        scores = test(learner, data, trainer)
+        network = learner.model
+        if is_sharded(network):
+            weights = gather(network)  # together
+            network = build_learner(recipe, data).model
+            if trainer.is_global_zero:
+                network.load_state_dict(weights)
+        if not trainer.is_global_zero:
+            return {}
+        saved = save(unwrap(network), out / MODEL, metadata={**learner.metadata, **described})
+        return {
+            **trained,
+            "storage_bytes": saved.stat().st_size,
+            "selected": "last" if keeper.best_epoch is None else f"best, epoch {keeper.best_epoch}",
+            **scores,
         }
 
 

@@ -7,28 +7,40 @@ import platform
 import subprocess
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import lightning
 import torch
 
 import phnn
 
+if TYPE_CHECKING:
+    import lightning
+
 
 def describe_environment(trainer: lightning.Trainer) -> dict[str, Any]:
     """Return when, where and with what a run was made."""
+    import lightning  # takes seconds
+
+    machine = describe_machine()
     return {
         "ended": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "device": trainer.strategy.root_device.type,
         "devices": trainer.world_size,
         "precision": trainer.precision,
         "threads": torch.get_num_threads(),
+        **machine,
+        "versions": {**machine["versions"], "lightning": lightning.__version__},
+    }
+
+
+def describe_machine() -> dict[str, Any]:
+    """Return the machine, the commit and the versions."""
+    return {
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "commit": find_commit(),
         "versions": {
             "python": platform.python_version(),
             "torch": torch.__version__,
-            "lightning": lightning.__version__,
             "phnn": phnn.__version__,
         },
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -10,10 +10,12 @@ from typing import Any
 from phnn._screen import Screen
 from phnn.lab.ranks import is_first_process
 from phnn.lab.recipe import Recipe
-from phnn.lab.runs import RESULT, write_json
+from phnn.lab.runs import RESULT, VALIDATION, read_json, write_json
 from phnn.lab.stopping import Stoppable
 from phnn.lab.training.build import check_recipe
 from phnn.lab.training.folder import open_folder
+
+Judge = Callable[[Mapping[str, Any]], bool]  # of a row of metrics.csv: whether to end the run
 
 
 def train(
@@ -24,6 +26,7 @@ def train(
     names: Mapping[str, Any] | None = None,
     progress: bool | Screen = True,
     wait: float = 0.0,
+    judge: Judge | None = None,
 ) -> dict[str, Any]:
     """Train and test a network, or continue a run that was stopped.
 
@@ -41,9 +44,14 @@ def train(
         names: What a comparison calls the run: `comparison`, `family` and `variant`.
         progress: Whether to show how far it is, on stderr; or where to show it.
         wait: Seconds to wait for another process that holds the folder.
+        judge: Makes the run a trial of a study: the first process calls it after each epoch with
+            its row of `metrics.csv`, and it says whether to give up. A trial is not tested, and
+            writes `validation.json` in the place of `result.json` and the network. Without a judge,
+            the same recipe and folder continue the run up to its test.
 
     Returns:
-        The contents of `result.json`; nothing in processes other than the first of a run.
+        The contents of `result.json`, or of `validation.json` with a judge; nothing in
+        processes other than the first of a run.
 
     Raises:
         RunFolderError: The folder holds another run, or another process is training there.
@@ -55,12 +63,14 @@ def train(
     with Stoppable() as stop, open_folder(out, recipe, names or {}, wait) as finished:
         if finished is not None:
             return finished if is_first_process() else {}
+        if judge is not None and (judged := read_json(out / VALIDATION)) is not None:
+            return judged if is_first_process() else {}
         from phnn.lab.training.fitting import fit  # Lightning takes seconds to import
 
         screen = Screen() if progress is True else progress or None
         with screen or nullcontext():
-            result = fit(recipe, out, stop, screen)
+            result = fit(recipe, out, stop, screen, judge=judge)
         if result:
             result["command"] = command
-            write_json(out / RESULT, result)
+            write_json(out / (RESULT if judge is None else VALIDATION), result)
         return result

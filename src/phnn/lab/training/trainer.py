@@ -38,7 +38,8 @@ def make_trainer(
         accelerator=options.accelerator,
         devices=options.devices,
         num_nodes=options.num_nodes,
-        strategy=options.strategy,
+        strategy=_make_strategy(options),
+        accumulate_grad_batches=options.accumulate_grad_batches,
         precision=options.precision,  # type: ignore[arg-type]
         gradient_clip_val=options.gradient_clip_val,
         deterministic=options.deterministic,
@@ -49,7 +50,22 @@ def make_trainer(
         enable_progress_bar=False,  # ours goes to stderr, in plain lines where nobody watches
         enable_model_summary=False,
         use_distributed_sampler=False,  # our loaders know their process
+        inference_mode=options.strategy != "fsdp2",  # gathered tensors serve training again
         **arguments,
+    )
+
+
+def _make_strategy(options: TrainerOptions) -> Any:
+    """Return Lightning's strategy, or its name."""
+    if options.strategy != "fsdp2":
+        return options.strategy
+    from lightning.pytorch.strategies import ModelParallelStrategy
+
+    # whole checkpoints: a run resumes on another number of devices, and with other strategies
+    return ModelParallelStrategy(
+        data_parallel_size=options.devices * options.num_nodes,
+        tensor_parallel_size=1,
+        save_distributed_checkpoint=False,
     )
 
 

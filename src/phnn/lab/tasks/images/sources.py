@@ -1,10 +1,10 @@
 """Where encoded images come from."""
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +44,15 @@ class Rows(Protocol):
 
     def shuffled(self, seed: int, epoch: int) -> Iterable[Encoded]:
         """Return the images in the order that (seed, epoch) names."""
+        ...
+
+
+@runtime_checkable
+class Shards(Protocol):
+    """Rows in several files, of which each process can read its own."""
+
+    def divide(self, processes: int) -> Sequence[Rows]:
+        """Return the rows of each process; nothing when there are fewer files than processes."""
         ...
 
 

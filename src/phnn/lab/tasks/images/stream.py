@@ -12,9 +12,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from phnn.lab.seeds import derive_seed
+from phnn.lab.seeds import derive_seed, generator_of
 from phnn.lab.tasks.batches import Plan
-from phnn.lab.tasks.images.batches import Batch, ImageBatches
+from phnn.lab.tasks.images.batches import DRAW_LIMIT, Batch, ImageBatches
 from phnn.lab.tasks.images.decode import (
     Corrupt,
     CorruptImageError,
@@ -22,7 +22,7 @@ from phnn.lab.tasks.images.decode import (
     fit,
     read_or_skip,
 )
-from phnn.lab.tasks.images.sources import Encoded, Rows
+from phnn.lab.tasks.images.sources import Encoded, Rows, Shards
 
 logger = logging.getLogger(__name__)
 
@@ -34,8 +34,10 @@ CROP_RATIO = (3 / 4, 4 / 3)  # width by height: what ImageNet networks are train
 class StreamBatches(ImageBatches):
     """Decode batches with threads, from rows that are read in order.
 
-    Pillow decodes outside Python's lock. Every process reads all rows and decodes its own. A
-    resumed epoch skips the rows that it has had, without decoding them.
+    Pillow decodes outside Python's lock. Of several processes, each reads its own files, if there
+    are at least as many files as processes. Training then ends an epoch with the smallest share, so
+    that all processes take as many steps. With fewer files, every process reads all rows and
+    decodes its own. A resumed epoch skips the rows that it has had, without decoding them.
 
     Args:
         rows: The encoded images.
@@ -65,6 +67,8 @@ class StreamBatches(ImageBatches):
         threads: int = 8,
     ) -> None:
         check_corrupt(corrupt)
+        several = plan.world_size > 1 and isinstance(rows, Shards)
+        self._shares = rows.divide(plan.world_size) if several else []  # type: ignore[attr-defined]
         super().__init__(len(rows), plan)
         self.rows = rows
         self.image_size = image_size
@@ -90,8 +94,42 @@ class StreamBatches(ImageBatches):
             while pending:
                 yield _collect(pending.popleft())
 
+    def __len__(self) -> int:
+        if not self._shares:
+            return super().__len__()
+        size = self.plan.batch_size
+        if self.plan.shuffle:
+            return min(map(len, self._shares)) // size
+        return -(-len(self._shares[self.plan.rank]) // size)
+
+    def _identity(self) -> dict[str, int]:
+        # the position of a process in its own files means nothing to another number of them
+        return {**super()._identity(), "readers": len(self._shares) or 1}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Let the next iteration continue where the state was taken."""
+        super().load_state_dict({"readers": 1, **state})  # older checkpoints
+
+    def _draw(self, batch: int, count: int, index: Tensor | None = None) -> Tensor | None:
+        if not self._shares or not self.plan.draws:
+            return super()._draw(batch, count, index)
+        generator = generator_of(self.plan.seed, self.epoch, batch, self.plan.rank)
+        return torch.randint(DRAW_LIMIT, (count, self.plan.draws), generator=generator)
+
+    def _own_rows(self, start: int) -> Iterator[list[tuple[Encoded, int]]]:
+        """Yield the rows of this process's files, batch by batch, with numbers of their own."""
+        plan = self.plan
+        own = self._shares[plan.rank]
+        rows = own.shuffled(plan.seed, self.epoch) if plan.shuffle else own
+        numbered = islice(enumerate(rows), start * plan.batch_size, None)
+        while block := list(islice(numbered, plan.batch_size)):
+            yield [(row, position * plan.world_size + plan.rank) for position, row in block]
+
     def _shards(self, start: int) -> Iterator[list[tuple[Encoded, int]]]:
         """Yield this process's rows of each batch, with their positions in the epoch."""
+        if self._shares:
+            yield from self._own_rows(start)
+            return
         plan = self.plan
         rows = self.rows.shuffled(plan.seed, self.epoch) if plan.shuffle else self.rows
         numbered = islice(enumerate(rows), start * plan.global_batch, None)

@@ -1,13 +1,16 @@
 """Images in the data sets of Hugging Face, from the hub or from files."""
 
+from __future__ import annotations
+
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from phnn.lab.seeds import derive_seed
+from phnn.lab.tasks.images.archives import Archives
 from phnn.lab.tasks.images.sources import (
     SPLIT_NAMES,
     TABLE_SUFFIXES,
@@ -31,6 +34,21 @@ class TableRows:
     image: str
     label: str
     size: int
+    sizes: tuple[int, ...] = ()  # of each file of a stream, where they are known
+
+    def divide(self, processes: int) -> list[TableRows]:
+        """Return the rows of each process: every so many files are its own."""
+        if len(self.sizes) < processes:
+            return []
+        return [
+            replace(
+                self,
+                table=self.table.shard(processes, process, contiguous=False),
+                size=sum(self.sizes[process::processes]),
+                sizes=self.sizes[process::processes],
+            )
+            for process in range(processes)
+        ]
 
     def __len__(self) -> int:
         return self.size
@@ -159,12 +177,17 @@ def _open_tables(name: str, tables: Mapping[str, Any], renamed: Mapping[str, str
         use = find_use(split, renamed)
         if use is None:
             continue
+        scanned = _scan_archives(name, split, table)
+        if scanned is not None:
+            table = scanned.name_classes(table)
         image, label = find_columns(name, table.features)
         classes = classes or tuple(table.features[label].names)
         # select_columns: a mask or a caption beside the image need not be read
         plain = table.select_columns([image, label])
         plain = plain.cast_column(image, datasets.Image(decode=False))
-        used[use] = TableRows(plain, split, image, label, _count_rows(name, split, table))
+        sizes = scanned.sizes if scanned else _count_files(name, split, table)
+        size = sum(sizes) if sizes else _count_rows(name, split, table)
+        used[use] = TableRows(plain, split, image, label, size, sizes)
     if not used:
         raise ValueError(
             f"{name} has the splits {', '.join(tables)}; none is called "
@@ -174,22 +197,43 @@ def _open_tables(name: str, tables: Mapping[str, Any], renamed: Mapping[str, str
 
 
 def _count_rows(name: str, split: str, table: Any) -> int:
-    """Return the number of rows; of a stream, from what is known about its files."""
+    """Return the number of rows; of a stream, from what is known about it."""
     import datasets
-    from pyarrow import parquet
 
     if isinstance(table, datasets.Dataset):
         return len(table)
     known = table.info.splits or {}
     if split in known:
         return int(known[split].num_examples)
+    raise ValueError(
+        f"the stream of {name}, split {split}, does not tell how many images it has, which a "
+        "schedule needs; convert it to parquet, or add dataset_info to its README.md"
+    )
+
+
+def _list_files(name: str, split: str, table: Any, suffix: str) -> list[Path]:
+    """Return the files of a stream from a folder, if all of them end so."""
+    import datasets
+
+    if isinstance(table, datasets.Dataset) or not Path(name).is_dir():
+        return []
     files = datasets.load_dataset_builder(name).config.data_files[split]
-    if not all(Path(file).suffix == ".parquet" for file in files):
-        raise ValueError(
-            f"the stream of {name}, split {split}, does not tell how many images it has, which a "
-            "schedule needs; convert it to parquet, or add dataset_info to its README.md"
-        )
-    return sum(parquet.read_metadata(file).num_rows for file in files)
+    paths = [Path(file) for file in files]
+    return paths if all(path.suffix == suffix for path in paths) else []
+
+
+def _count_files(name: str, split: str, table: Any) -> tuple[int, ...]:
+    """Return the rows of each parquet file of a stream; nothing where they are not known."""
+    from pyarrow import parquet
+
+    files = _list_files(name, split, table, ".parquet")
+    return tuple(parquet.read_metadata(file).num_rows for file in files)
+
+
+def _scan_archives(name: str, split: str, table: Any) -> Archives | None:
+    """Return what the tar files of a stream hold; None for a stream of anything else."""
+    files = _list_files(name, split, table, ".tar")
+    return Archives.scan(files) if files else None
 
 
 def find_columns(name: str, features: Mapping[str, Any] | None) -> tuple[str, str]:

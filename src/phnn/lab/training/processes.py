@@ -7,11 +7,12 @@ import os
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from time import sleep
+from typing import Any
 
 from filelock import Timeout
 
@@ -108,7 +109,10 @@ def run_all(
                 number = waiting.popleft()
                 places[number] = min(set(range(jobs)) - {places[each] for each in running})
                 device = devices[places[number] % len(devices)] if devices else None
-                running[number] = _start(known[number], command, pipe, device, visible=jobs == 1)
+                own = None if device is None else {VISIBLE: device}
+                running[number] = start(
+                    known[number], command, pipe, visible=jobs == 1, environment=own
+                )
             ended = [number for number, process in running.items() if process.poll() is not None]
             for number in ended:
                 code = running.pop(number).returncode
@@ -120,42 +124,57 @@ def run_all(
             if not ended:
                 sleep(POLL_SECONDS)
     finally:  # after an interrupt, no run is left behind
-        for process in running.values():
-            process.terminate()
-        for process in running.values():
-            _await(process)
+        end_all(running.values())
         os.close(pipe)
         os.close(own_end)
     return known
 
 
-def _await(process: subprocess.Popen[bytes]) -> None:
-    try:
-        process.wait(END_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+def end_all(processes: Iterable[subprocess.Popen[bytes]]) -> None:
+    """End processes with SIGTERM, each after its checkpoint; those that do not end are killed."""
+    processes = list(processes)
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        try:
+            process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
-def _start(
-    run: Run, command: str, pipe: int, device: str | None, *, visible: bool
+def start(
+    run: Run,
+    command: str,
+    pipe: int,
+    *,
+    visible: bool,
+    module: str = "phnn.lab.training",
+    environment: Mapping[str, str] | None = None,
+    **details: Any,
 ) -> subprocess.Popen[bytes]:
+    """Start a run in a process of its own.
+
+    Args:
+        run: The run.
+        command: The command for the result.
+        pipe: What the process reads: it ends when the other end is closed.
+        visible: Whether it writes to this terminal, and not to `train.log`.
+        module: The module that trains, which takes the folder and a description as JSON.
+        environment: Variables of its environment besides those of this process.
+        details: What the description has besides the recipe, the names and the command.
+    """
     run.folder.mkdir(parents=True, exist_ok=True)
     for name in (FAILURE, PROGRESS):  # of an earlier attempt
         (run.folder / name).unlink(missing_ok=True)
     names = {name: getattr(run, name) for name in ("comparison", "family", "variant")}
     about = {"recipe": run.recipe, "names": names, "command": command, "visible": visible}
-    what = json.dumps(about)
-    argv = [sys.executable, "-m", "phnn.lab.training", str(run.folder), what]
+    argv = [sys.executable, "-m", module, str(run.folder), json.dumps({**about, **details})]
+    own = None if environment is None else {**os.environ, **environment}
     # a session of its own: Ctrl-C is for this process, which then ends the runs
     with nullcontext() if visible else (run.folder / LOG).open("ab") as log:
         return subprocess.Popen(
-            argv,
-            stdin=pipe,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            env=None if device is None else {**os.environ, VISIBLE: device},
+            argv, stdin=pipe, stdout=log, stderr=log, start_new_session=True, env=own
         )
 
 

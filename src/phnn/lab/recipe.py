@@ -103,7 +103,7 @@ class ScheduleOptions:
 
 
 _COUNTS = (
-    "max_epochs", "early_stopping", "threads", "checkpoint_steps", "devices", "num_nodes",
+    "max_epochs", "max_steps", "early_stopping", "threads", "checkpoint_steps", "devices", "num_nodes",
     "accumulate_grad_batches",
 )  # fmt: skip
 

@@ -15,6 +15,7 @@ from phnn.lab.comparison import load_comparison, plan
 from phnn.lab.recipe import build_recipe, merge
 from phnn.lab.runs import Run, RunFolderError, check_folder
 from phnn.lab.trained import load_trained
+from phnn.lab.training import train
 
 
 def describe(folder):
@@ -180,3 +181,10 @@ def test_no_result_under_another_name(tiny, tmp_path, monkeypatch):
     assert int(two["parameters"]) != int(four["parameters"])
     first, second = json.loads((out / "results.json").read_text())["runs"]
     assert (first["result"]["model"]["n"], second["result"]["model"]["n"]) == (2, 4)
+
+
+def test_processes_that_would_train_alone_are_refused(tiny, tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match=r"2 processes were started .* make 1; give torchrun"):
+        train(build_recipe(tiny), tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from phnn._screen import Screen
-from phnn.lab.ranks import is_first_process
+from phnn.lab.ranks import check_world, is_first_process
 from phnn.lab.recipe import Recipe
 from phnn.lab.runs import RESULT, VALIDATION, read_json, write_json
 from phnn.lab.stopping import Stoppable
@@ -60,6 +60,7 @@ def train(
     """
     out = Path(out)
     check_recipe(recipe)
+    check_world(recipe.trainer.devices, recipe.trainer.num_nodes)
     with Stoppable() as stop, open_folder(out, recipe, names or {}, wait) as finished:
         if finished is not None:
             return finished if is_first_process() else {}

@@ -103,8 +103,8 @@ class ScheduleOptions:
 
 
 _COUNTS = (
-    "max_epochs", "max_steps", "early_stopping", "threads", "checkpoint_steps", "devices", "num_nodes",
-    "accumulate_grad_batches",
+    "max_epochs", "max_steps", "early_stopping", "threads", "checkpoint_steps", "devices",
+    "num_nodes", "accumulate_grad_batches",
 )  # fmt: skip
 
 

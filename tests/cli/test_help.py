@@ -128,6 +128,7 @@ def measure(code, folder):
     return float(done.stderr.split()[-1])
 
 
+@pytest.mark.slow  # it wants a quiet machine
 def test_help_takes_a_second_more_than_torch(tmp_path):
     torch = measure("import torch", tmp_path)
     shown = "from phnn import cli; cli.main(['train', 'digits', '--help'])"

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from phnn.lab.recipe import build_recipe
+from phnn.lab.tasks import networks
 from phnn.lab.training import build, fitting, train
 from phnn.models import create_model
 
@@ -33,7 +34,7 @@ def leave_batch_norm_out(replace):
         torch.save(model.state_dict(), path)
         return path
 
-    replace(build, "create_model", without_batch_norm)
+    replace(networks, "create_model", without_batch_norm)
     replace(fitting, "save", save)
 
 

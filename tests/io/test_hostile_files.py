@@ -223,7 +223,7 @@ def test_a_pipe_is_not_read(tmp_path):
 
 
 def test_a_folder_without_a_model(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"there is no file .*model\.safetensors"):
+    with pytest.raises(FileNotFoundError, match=r"holds no model\.safetensors; give the folder"):
         load(tmp_path)
 
 

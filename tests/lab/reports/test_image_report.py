@@ -131,7 +131,13 @@ def test_of_many_classes_the_worst_and_the_best_are_listed(tmp_path):
         predictions=predictions, probabilities=np.ones(60),
     )  # fmt: skip
     run = SimpleNamespace(
-        family="f", variant="real", name="f real", folder=tmp_path, result={}, has_model=True
+        family="f",
+        variant="real",
+        name="f real",
+        folder=tmp_path,
+        result={},
+        has_model=True,
+        is_own=False,
     )
     loader = SimpleNamespace(digest=lambda run: "x")
     section = next(sections([run], loader, lambda text: None))

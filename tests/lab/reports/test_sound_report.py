@@ -73,6 +73,7 @@ def runs():
         return SimpleNamespace(
             family="tiny", variant=variant, seed=seed, folder=Path(f"tiny-{variant}-{seed}"),
             name=f"tiny {variant}, seed {seed}", result=found, has_model=has_model,
+            is_own=False,
         )  # fmt: skip
 
     return [

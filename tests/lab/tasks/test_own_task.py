@@ -58,7 +58,7 @@ def test_the_page_works_as_written(package, monkeypatch, capsys):
     for name, *arguments in commands:
         assert cli.main([name, *arguments, *options.get(name, [])]) == 0
         printed.append(capsys.readouterr().out)
-    assert re.search(r"test mean absolute error 0\.\d+ in .* parameters; see runs/", printed[0])
+    assert re.search(r"test mean absolute error 0\.\d+\n.* parameters; see runs/", printed[0])
     assert "test mean absolute error 0." in printed[1]
     with Path("brightness.csv").open() as file:
         (row,) = csv.DictReader(file)
@@ -85,8 +85,8 @@ def test_its_networks_are_tested_as_others(package):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--data.cuont", "3"], "unknown data option 'cuont'; did you mean count"),
-        (["--data.count", "3"], "count=3 must be at least 4"),
+        (["--data.cuont", "3"], "there is no option --data.cuont; did you mean --data.count"),
+        (["--data.count", "3"], "--data.count 3 must be at least 4"),
         (["--task", "brigthness"], "unknown task 'brigthness'; did you mean brightness"),
     ],
 )

@@ -169,11 +169,11 @@ def test_devices_and_jobs(monkeypatch):
     [
         (
             ["--only", "n=7"],
-            "only=n=7 matches no run; the families are tiny, the variants real, n=",
+            "--only n=7 matches no run; the families are tiny, the variants real, ",
         ),
-        (["--shard", "0/3"], "shard=0/3 must be a number and a count"),
-        (["--shard", "third"], "shard=third must be"),
-        (["--seeds", "a,b"], "seeds=a,b must be numbers"),
+        (["--shard", "0/3"], "--shard 0/3 must be a number and a count"),
+        (["--shard", "third"], "--shard third must be"),
+        (["--seeds", "a,b"], "--seeds a,b must be numbers"),
         (["--seeds", "1,1"], "the seed 1 appears twice"),
     ],
 )

@@ -365,7 +365,7 @@ def test_packaged_recipes_are_valid(name):
     recipe = build_recipe(read_recipe(name))
     assert recipe.model["name"] in phnn.models.list_models()
     if recipe.task == "images":
-        assert recipe.data["name"] in name or name == "digits"
+        assert recipe.data["name"] in name or name == "demo"
 
 
 @pytest.mark.slow

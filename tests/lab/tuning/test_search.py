@@ -77,7 +77,7 @@ def test_several_objectives_have_a_front(tmp_path, monkeypatch):
     assert len(found.best) == len(front)  # one of those that are equally good
     page = write_report(tmp_path).read_text()
     assert "The Pareto front" in page
-    names = {path.name for path in draw_figures(tmp_path, tmp_path / "figures")}
+    names = {path.name for path in draw_figures([tmp_path], tmp_path / "figures")}
     assert {"pareto-accuracy-parameters.png", "history-accuracy.svg"} <= names
     with pytest.raises(ValueError, match="pruner=asha gives trials up by one validation score"):
         tune(tmp_path / "b", SPACE, objectives="accuracy,time", pruner="asha")

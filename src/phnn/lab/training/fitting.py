@@ -70,7 +70,7 @@ def fit(
         data = build_data(recipe)
         learner = build_learner(recipe, data)
         if screen is not None and is_first_process():
-            screen.say(*describe_run(learner, data, out))
+            screen.say(*describe_run(learner, data, out, is_trial=judge is not None))
         clock, validation_clock = Clock(), ValidationClock()
         log = EpochLog(out / METRICS, clock)
         keeper = Keeper(out, log, stop, options.checkpoint_steps, options.checkpoint_minutes)

@@ -128,13 +128,14 @@ def _show_score(row: dict[str, Any], score: Score) -> list[str]:
     return [] if value is None else [f"validation {score.show(value)}"]
 
 
-def describe_run(learner: Learner, data: Data, out: Path) -> list[str]:
+def describe_run(learner: Learner, data: Data, out: Path, *, is_trial: bool) -> list[str]:
     """Return the header of a run: its network, its data, its folder.
 
     Args:
         learner: The learner, with its network.
         data: The data, read.
         out: The folder.
+        is_trial: Whether it is a trial of a study, which does not read the test split.
     """
     recipe, model = learner.recipe, learner.model
     layers = [layer for layer in model.modules() if isinstance(layer, PHLayer)]
@@ -147,8 +148,9 @@ def describe_run(learner: Learner, data: Data, out: Path) -> list[str]:
     splits = {
         "training": data.train_dataloader(),
         "validation": data.val_dataloader(),
-        "test": data.test_dataloader(),
     }
+    if not is_trial:
+        splits["test"] = data.test_dataloader()
     counts = [
         f"{loader.size:,} {name}" for name, loader in splits.items() if hasattr(loader, "size")
     ]

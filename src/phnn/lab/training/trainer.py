@@ -163,6 +163,8 @@ def calm_lightning() -> Iterator[None]:
         with warnings.catch_warnings():
             # Lightning 2.6 uses a name of torch's pytrees that torch 2.13 deprecates
             warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)
+            # it looks at the name of a method alone; averaging with shards is refused
+            warnings.filterwarnings("ignore", ".*WeightAveraging.*configure_model", UserWarning)
             yield
     finally:
         logger.setLevel(level)

@@ -1,12 +1,12 @@
 """The scores of sound event detection."""
 
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-Counting = Literal["plain", "authors"]
+from phnn.lab.tasks.sound.options import Counting
 
 
 class SoundEventScores(Metric):

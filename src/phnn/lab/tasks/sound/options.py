@@ -1,9 +1,9 @@
 """The options of the learner of sound event detection."""
 
 from dataclasses import dataclass
-from typing import get_args
+from typing import Literal, get_args
 
-from phnn.lab.tasks.sound.metrics import Counting
+Counting = Literal["plain", "authors"]  # here, as torchmetrics takes long to import
 
 
 @dataclass(frozen=True)

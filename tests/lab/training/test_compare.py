@@ -22,6 +22,7 @@ from phnn.lab.paper.emissions import estimate_co2
 from phnn.lab.recipe import build_recipe, list_comparisons
 from phnn.lab.reports.bubbles import spread_out
 from phnn.lab.runs import Run
+from phnn.lab.stopping import Stopped
 from phnn.lab.tasks.images.classifier import Classifier
 from phnn.lab.training import check_recipe, processes, train
 
@@ -230,8 +231,11 @@ def test_a_terminated_comparison_ends_its_runs(comparison, tmp_path, monkeypatch
         sleepers.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]))
         return sleepers[-1]
 
+    def stop(_):  # as the handler does; a real signal could end the process of all tests
+        raise Stopped(signal.SIGTERM)
+
     replace_popen(monkeypatch, sleep)
-    monkeypatch.setattr(processes, "sleep", lambda _: signal.raise_signal(signal.SIGTERM))
+    monkeypatch.setattr(processes, "sleep", stop)
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(SystemExit, match="143"):
         call(comparison, tmp_path / "out")

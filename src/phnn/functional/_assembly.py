@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from phnn.functional._factors import Factors, outside_autocast
-from phnn.functional._formats import has_filters_last
 
 
 def kronecker_sum(
@@ -55,7 +54,4 @@ def _kronecker_sum(A: Tensor, F: Tensor, groups: int, transposed: bool) -> Tenso
     blocks = F.unflatten(0, (groups, A.shape[0], -1))
     if transposed:
         A = A.mT
-    if has_filters_last(F):  # then H is, too, as the weight of a torch layer would be
-        H = torch.einsum("iab,gioc...->gao...bc", A, blocks)
-        return H.flatten(0, 2).flatten(-2).movedim(-1, 1)
     return torch.einsum("iab,gioc...->gaobc...", A, blocks).flatten(0, 2).flatten(1, 2)

@@ -13,16 +13,6 @@ def is_channels_last(input: Tensor, dims: int) -> bool:
     return dims > 1 and input.stride(axis) == 1 < input.stride(-1)
 
 
-def has_filters_last(F: Tensor) -> bool:
-    """Return whether filters were put into a format with the channels last.
-
-    The strides of one channel tell it, too, if the filters have more than one position.
-    """
-    if F.dim() not in CHANNELS_LAST or F.stride(1) != 1:
-        return False
-    return F.stride(-1) > 1 or (F.shape[1] == 1 and F.stride(0) > 1)
-
-
 def put_channels_last(input: Tensor) -> Tensor:
     """Return a batch of images or volumes with its channels last in memory; others stay."""
     format = CHANNELS_LAST.get(input.dim())

@@ -18,7 +18,6 @@ from phnn.functional._components import (
     rules_before,
 )
 from phnn.functional._factors import Factors, Known, outside_autocast
-from phnn.functional._formats import has_filters_last, is_channels_last, put_channels_last
 from phnn.functional._low_rank import apply_low_rank
 from phnn.functional._mixing import add_bias
 from phnn.functional._products import (
@@ -57,8 +56,6 @@ def _compute(
         weight, rules = filters_last(F, sizes), rules_before(_tensor(A))
         inside, outside = (bias, None) if sizes.n_out == 1 else (None, bias)
         output = mix_first(batch, rules, lambda x: operation(x, weight, inside), outside, sizes)
-    if has_filters_last(F) and not is_channels_last(output, operation.dims):
-        output = put_channels_last(output)  # as torch's convolutions do with such weights
     if batch is input:
         return output
     return (

@@ -11,7 +11,7 @@ help:  ## show this list
 
 DEMO := $(BIN)/phnn
 demo: .venv/train,export.stamp  ## train a real and a PH network, shrink the real one, ship both, report
-	@echo "1. Train a real network and a PH network with a quarter of its parameters (about a minute)."
+	@echo "1. Train a real network and a PH network with a quarter of its parameters (two minutes or more)."
 	$(DEMO) compare demo --out demo
 	@echo "2. Shrink the trained real network to 30 %, without training."
 	$(DEMO) convert demo/runs/demo-real-seed0 --budget 0.3 --calibration training --samples 256 --refine 1 -o demo/shrunk.safetensors

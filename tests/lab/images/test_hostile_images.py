@@ -6,7 +6,6 @@ import os
 import random
 import sys
 import weakref
-from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -55,14 +54,18 @@ def test_formats_that_are_not(format):
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.filterwarnings("ignore")
 def test_damaged_images_are_named(format):
-    draw, content = random.Random(format), encode(format)
+    draw, content, errors = random.Random(format), encode(format), []
     for _ in range(60):
         damaged = bytearray(content)
         for _ in range(draw.choice([1, 4, 40])):
             damaged[draw.randrange(min(len(damaged), 400))] = draw.randrange(256)
         damaged = damaged[: draw.choice([len(damaged), draw.randrange(len(damaged))])]
-        with suppress(CorruptImageError):  # anything else would be a traceback
+        try:
             read_image(bytes(damaged), "hostile")
+        except CorruptImageError as error:  # anything else would be a traceback
+            errors.append(str(error))
+    assert errors
+    assert all(error.startswith("hostile: ") for error in errors)
 
 
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")

@@ -10,14 +10,26 @@ Every room that takes `n=`, `terms=`, `rank=` and `algebra=` checks them here.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, TypedDict
 
 from phnn import algebra as algebras
 from phnn.algebra import Algebra
 
-__all__ = ["Dimension", "Structure", "find_algebra", "show_dimension"]
+__all__ = ["Choice", "Dimension", "Structure", "find_algebra", "show_dimension"]
 
 Dimension = int | tuple[int, int]
+
+
+class Choice(TypedDict, total=False):
+    """The keyword arguments by which a layer's weight is chosen; `Structure.of` explains them."""
+
+    n: Dimension | None
+    algebra: Algebra | str | None
+    learn_algebra: bool | None
+    terms: int | None
+    rank: int | None
 
 
 @dataclass(frozen=True)
@@ -84,6 +96,11 @@ class Structure:
             )
         return cls(n_out, n_in, terms, rank=rank)
 
+    @classmethod
+    def among(cls, arguments: Mapping[str, Any]) -> Structure:
+        """Return the structure that the arguments of a constructor ask for, others among them."""
+        return cls.of(**{name: arguments[name] for name in Choice.__annotations__})
+
     @property
     def n(self) -> Dimension:
         """Dimension of a square A, or the pair (n_out, n_in)."""
@@ -105,11 +122,10 @@ class Structure:
         return self.n_out == self.n_in == self.terms
 
     @property
-    def arguments(self) -> dict[str, object]:
+    def arguments(self) -> Choice:
         """The keyword arguments by which a layer class builds this structure."""
         if self.algebra is not None:
-            learned = {"learn_algebra": True} if self.learns else {}
-            return {"algebra": self.algebra, **learned, "rank": self.rank}
+            return {"algebra": self.algebra, "learn_algebra": self.learns, "rank": self.rank}
         return {"n": self.n, "terms": self.terms, "rank": self.rank}
 
     def count(self, weight: tuple[int, ...], groups: int = 1) -> int:

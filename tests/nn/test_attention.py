@@ -314,6 +314,40 @@ def test_transformer_layers_learn_compile_and_export(cls):
     assert_close(torch.export.export(layer, inputs).module()(*inputs), expected)
 
 
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # of torch's attention, too
+@every_layer
+def test_transformer_layers_in_other_precisions_and_many_at_once(cls):
+    def make(**options):
+        return cls(8, 2, 8, dropout=0.0, n=2, **options)
+
+    def draw_inputs(dtype):
+        return [draw(3, 2, 8, dtype=dtype) for _ in range(1 if cls is LAYERS[0] else 2)]
+
+    layer, inputs = make(dtype=torch.float64), draw_inputs(torch.float64)
+    names = [name for name, _ in layer.named_parameters()]
+
+    def function(*values):
+        parameters = dict(zip(names, values[len(inputs) :], strict=True))
+        return functional_call(layer, parameters, values[: len(inputs)])
+
+    values = [x.requires_grad_() for x in inputs] + list(layer.parameters())
+    assert torch.autograd.gradcheck(function, values, fast_mode=True)
+    layer, inputs = make(), draw_inputs(torch.float32)
+    low = make(dtype=torch.bfloat16)
+    low.load_state_dict(layer.state_dict())
+    output = low(*(x.bfloat16() for x in inputs))
+    assert output.dtype == torch.bfloat16
+    assert_close(output.float(), layer(*inputs), tolerance=8e-2)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert_close(layer(*inputs).float(), layer.to_dense()(*inputs).float(), tolerance=8e-2)
+    layers = [make() for _ in range(2)]
+    stacked = stack_module_state(layers)
+    outputs = vmap(lambda *state: functional_call(layers[0], state, tuple(inputs)))(*stacked)
+    for output, one in zip(outputs, layers, strict=True):
+        assert_close(output, one(*inputs))
+    assert all(p.is_meta for p in make(device="meta").parameters())
+
+
 def test_torchs_stacks_take_the_layers():
     encoder = nn.TransformerEncoder(
         phnn.PHTransformerEncoderLayer(16, 4, 32, n=4), 2, enable_nested_tensor=False

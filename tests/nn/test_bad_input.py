@@ -70,6 +70,11 @@ from phnn.algebra import quaternion
             "groups=3 must divide in_channels=8",
         ),
         (lambda: PHConv2d(8, 8, 3, groups=0, n=2), ValueError, "at least 1, got groups=0"),
+        (lambda: PHConv2d(8, 8, 3, stride=0, n=2), ValueError, "at least 1, got stride=0"),
+        (lambda: PHConv2d(8, 8, 3, (1, 0), n=2), ValueError, r"got stride=\(1, 0\)"),
+        (lambda: PHConv2d(8, 8, 3, dilation=0, n=2), ValueError, "at least 1, got dilation=0"),
+        (lambda: PHConv2d(8, 8, 0, n=2), ValueError, "at least 1, got kernel_size=0"),
+        (lambda: PHConvTranspose2d(8, 8, 3, 0, n=2), ValueError, "at least 1, got stride=0"),
         (
             lambda: PHLinear(8, 8, n=8, algebra=quaternion),
             ValueError,

@@ -17,6 +17,7 @@ CHOICES = {
     "rank": {"n": 4, "rank": 4},
     "rank above terms": {"n": 4, "rank": 7},
     "any number of rows": {"n": (1, 4), "terms": 2},
+    "low rank": {"n": (20, 1), "terms": 3},
 }
 every_choice = pytest.mark.parametrize("choice", CHOICES.values(), ids=CHOICES.keys())
 
@@ -68,8 +69,9 @@ def test_the_padding_row_is_zero(rows):
     assert table.to_dense().padding_idx == 3
 
 
-def test_sparse_gradients_equal_dense_ones(rows):
-    dense, sparse = (phnn.PHEmbedding(20, 8, sparse=kind, n=4) for kind in (False, True))
+@pytest.mark.parametrize("choice", [{"n": 4}, {"n": (20, 1), "terms": 3}], ids=str)
+def test_sparse_gradients_equal_dense_ones(rows, choice):
+    dense, sparse = (phnn.PHEmbedding(20, 8, sparse=kind, **choice) for kind in (False, True))
     sparse.load_state_dict(dense.state_dict())
     for table in (dense, sparse):
         table(rows).square().sum().backward()

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from helpers import sharded_worker
+from helpers.processes import PATIENCE
 
 WORKER = Path(sharded_worker.__file__)
 
@@ -20,7 +21,7 @@ def run_together(world, out, first, last):
         command = [sys.executable, "-W", "ignore", *argv]
         processes.append(subprocess.Popen(command, stderr=subprocess.PIPE, text=True))
     for process in processes:
-        _, errors = process.communicate(timeout=300)
+        _, errors = process.communicate(timeout=PATIENCE)
         assert process.returncode == 0, errors
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from phnn.functional._factors import Factors, Known
+from phnn.functional._formats import is_channels_last, overruns
 from phnn.functional._products import clearly_pays, pays
 from phnn.functional._sizes import Sizes
 
@@ -46,7 +47,25 @@ class Operation(NamedTuple):
         if self.options is None:
             return self.function(input, weight, bias)
         groups = self.groups if groups is None else groups
-        return self.function(input, weight, bias, groups=groups, **self.options)
+        options = self.options
+        if self._overruns(input, weight):  # every other position, then, instead of a stride
+            options = {**options, "stride": 1}
+            for axis, step in enumerate(self.steps(), -self.dims):
+                input = input.movedim(axis, 0)[::step].movedim(0, axis)
+        return self.function(input, weight, bias, groups=groups, **options)
+
+    def _overruns(self, input: Tensor, weight: Tensor) -> bool:
+        """Return whether torch would write past its memory in the backward of this call."""
+        if self.transposed or not weight.requires_grad or input.device.type != "cpu":
+            return False
+        is_last = any(is_channels_last(each, self.dims) for each in (input, weight))
+        return is_last and not self._pads() and overruns(weight, self.steps())
+
+    def _pads(self) -> bool:
+        padding = (self.options or {})["padding"]
+        if isinstance(padding, str):
+            return padding != "valid"
+        return any(padding) if isinstance(padding, Sequence) else padding != 0
 
     def steps(self) -> list[int]:
         """Return the stride along each axis of space."""

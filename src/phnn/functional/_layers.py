@@ -18,6 +18,7 @@ from phnn.functional._components import (
     rules_before,
 )
 from phnn.functional._factors import Factors, Known, outside_autocast
+from phnn.functional._formats import has_filters_last, put_channels_last
 from phnn.functional._low_rank import apply_low_rank
 from phnn.functional._mixing import add_bias
 from phnn.functional._products import (
@@ -36,6 +37,16 @@ def _compute(
     operation: Operation, input: Tensor, A: Tensor | Factors | Known, F: Tensor, bias: Tensor | None
 ) -> Tensor:
     """Return what the operation makes of the input with the weight of A and F."""
+    if input.dim() == operation.dims + 2 and has_filters_last(F):  # then torch's outputs are, too
+        return put_channels_last(
+            _choose_and_compute(operation, put_channels_last(input), A, F, bias)
+        )
+    return _choose_and_compute(operation, input, A, F, bias)
+
+
+def _choose_and_compute(
+    operation: Operation, input: Tensor, A: Tensor | Factors | Known, F: Tensor, bias: Tensor | None
+) -> Tensor:
     sizes = Sizes.of(A.shape, F, operation.groups, operation.transposed)
     if isinstance(A, Known):
         A = pick(operation, input, A, F, sizes)

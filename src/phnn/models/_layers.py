@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from phnn import algebra as algebras
 from phnn.algebra import Algebra
 from phnn.nn import PHGRU, PHConv1d, PHConv2d, PHLinear, PHTransformerEncoderLayer
+from phnn.structure import find_algebra
 
 
 class PadChannels(nn.Module):
@@ -164,4 +164,4 @@ def make_layers(
     n: int | None, algebra: Algebra | str | None, terms: int | None, rank: int | None
 ) -> Layers:
     """Return the layers for the arguments that every network takes."""
-    return Layers(n, algebras.get(algebra) if isinstance(algebra, str) else algebra, terms, rank)
+    return Layers(n, find_algebra(algebra), terms, rank)

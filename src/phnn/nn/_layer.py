@@ -10,7 +10,6 @@ from torch import Tensor, fx, nn
 from torch.nn.utils.prune import BasePruningMethod
 
 from phnn import functional, init
-from phnn.algebra import Algebra
 from phnn.functional import Factors, Known
 from phnn.nn._constants import constant_factors
 from phnn.nn._weight import (
@@ -20,10 +19,10 @@ from phnn.nn._weight import (
     register_weight,
     restore_algebras,
 )
-from phnn.structure import Dimension, Structure
+from phnn.structure import Choice, Structure
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing_extensions import Self, Unpack
 
 
 class PHLayer(PHWeight, nn.Module):
@@ -92,16 +91,7 @@ class PHLayer(PHWeight, nn.Module):
         return A if factors is None else Known(A, factors)
 
     @classmethod
-    def like(
-        cls,
-        dense: nn.Module,
-        *,
-        n: Dimension | None = None,
-        algebra: Algebra | str | None = None,
-        learn_algebra: bool | None = None,
-        terms: int | None = None,
-        rank: int | None = None,
-    ) -> Self:
+    def like(cls, dense: nn.Module, **choice: Unpack[Choice]) -> Self:
         """Make a new PH layer with the arguments, device, dtype and mode of a torch layer."""
         arguments = {name: getattr(dense, name) for name in cls.dense_args}
         weight = dense.get_parameter("weight")
@@ -111,11 +101,7 @@ class PHLayer(PHWeight, nn.Module):
             bias=dense.bias is not None,
             device=weight.device,
             dtype=weight.dtype,
-            n=n,
-            algebra=algebra,
-            learn_algebra=learn_algebra,
-            terms=terms,
-            rank=rank,
+            **choice,
         )
         return layer.train(dense.training)
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from phnn import functional, init
-from phnn.algebra import Algebra, real
+from phnn.algebra import real
 from phnn.nn._layer import PHLayer
 from phnn.nn._weight import (
     PHWeight,
@@ -18,10 +18,10 @@ from phnn.nn._weight import (
     register_weight,
     restore_algebras,
 )
-from phnn.structure import Dimension, Structure
+from phnn.structure import Choice, Structure
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing_extensions import Self, Unpack
 
 _WEIGHT = "weight"
 
@@ -38,8 +38,15 @@ class Layout(NamedTuple):
     sides: int = 1
 
 
+def _of_owner(letter: str) -> property:
+    """Return a property that reads one tensor of the matrix from the layer."""
+    return property(lambda self: getattr(self._owner, letter + self.suffix))
+
+
 class PHMatrix(PHWeight):
     """One matrix of a layer that has several; its tensors are the layer's, by name."""
+
+    A, F, U, V, W = map(_of_owner, "AFUVW")
 
     def __init__(self, owner: PHMatrices, suffix: str) -> None:
         self._owner = owner
@@ -47,11 +54,6 @@ class PHMatrix(PHWeight):
         self.structure = owner.structures[suffix]
         self.groups = owner.layouts[suffix].gates
         self.bias: Tensor | None = getattr(owner, "bias" + suffix, None)
-
-    def __getattr__(self, letter: str) -> Any:
-        if letter in ("A", "F", "U", "V", "W"):
-            return getattr(self._owner, letter + self.suffix)
-        raise AttributeError(f"{type(self).__name__} has no attribute {letter!r}")
 
     @property
     def default_std(self) -> float:
@@ -177,24 +179,17 @@ class PHMatrices(nn.Module):
         cls,
         dense: nn.Module,
         *,
-        n: Dimension | None = None,
-        algebra: Algebra | str | None = None,
-        learn_algebra: bool | None = None,
-        terms: int | None = None,
-        rank: int | None = None,
         structures: Mapping[str, Structure] | None = None,
+        **choice: Unpack[Choice],
     ) -> Self:
         """Make a new PH layer with the arguments, device, dtype and mode of a torch layer.
 
         Args:
             dense: The torch layer.
-            n: Dimension of the algebra, to be learned.
-            algebra: A known algebra to compute with, or its name; it implies n.
-            learn_algebra: Whether A is learned.
-            terms: Number of Kronecker terms.
-            rank: CP rank that the learned algebra is limited to.
-            structures: Instead of all these, a structure for each matrix, by torch's names. The
-                real numbers as a fixed algebra make a dense matrix.
+            structures: A structure for each matrix, by torch's names. The real numbers as a fixed
+                algebra make a dense matrix.
+            choice: Instead, one structure for all: `n`, `algebra`, `learn_algebra`, `terms`,
+                `rank`.
         """
         arguments = {name: getattr(dense, name) for name in cls.dense_args}
         first = next(dense.parameters())
@@ -203,16 +198,7 @@ class PHMatrices(nn.Module):
             layer = make(**arguments, device="meta", dtype=first.dtype, algebra=real)
             layer._restructure(structures, first.device, first.dtype)
             return layer.train(dense.training)
-        layer = make(
-            **arguments,
-            device=first.device,
-            dtype=first.dtype,
-            n=n,
-            algebra=algebra,
-            learn_algebra=learn_algebra,
-            terms=terms,
-            rank=rank,
-        )
+        layer = make(**arguments, device=first.device, dtype=first.dtype, **choice)
         return layer.train(dense.training)
 
     def _restructure(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -12,10 +12,10 @@ from phnn import init
 from phnn.algebra import Algebra
 from phnn.nn._weight import check_divisible
 from phnn.nn.linear import PHLinear
-from phnn.structure import Dimension, Structure
+from phnn.structure import Choice, Dimension, Structure
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing_extensions import Self, Unpack
 
 _INPUTS = ("q_proj", "k_proj", "v_proj")
 
@@ -119,8 +119,7 @@ class PHMultiheadAttention(nn.Module):
             raise ValueError(f"num_heads={num_heads} must divide embed_dim={embed_dim}")
 
         def project(features: int) -> PHLinear:
-            choice: dict[str, Any] = structure.arguments
-            return PHLinear(features, embed_dim, bias, device, dtype, **choice)
+            return PHLinear(features, embed_dim, bias, device, dtype, **structure.arguments)
 
         self.q_proj = project(embed_dim)
         self.k_proj = project(self.kdim)
@@ -291,7 +290,7 @@ class PHMultiheadAttention(nn.Module):
         return merged
 
     @classmethod
-    def like(cls, dense: nn.Module, **structure: Any) -> Self:
+    def like(cls, dense: nn.Module, **choice: Unpack[Choice]) -> Self:
         """Make new attention with the arguments, device, dtype and mode of torch's."""
         arguments = {name: getattr(dense, name) for name in cls.dense_args}
         weight = dense.get_submodule("out_proj").get_parameter("weight")
@@ -301,7 +300,7 @@ class PHMultiheadAttention(nn.Module):
             add_bias_kv=dense.bias_k is not None,
             device=weight.device,
             dtype=weight.dtype,
-            **structure,
+            **choice,
         )
         return layer.train(dense.training)
 

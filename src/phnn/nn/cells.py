@@ -9,7 +9,7 @@ from torch import _VF, Tensor, nn
 
 from phnn.algebra import Algebra
 from phnn.nn.recurrent import Hidden, _Recurrence
-from phnn.structure import Dimension, Structure
+from phnn.structure import Dimension
 
 
 class _PHCell(_Recurrence):
@@ -57,13 +57,9 @@ class PHRNNCell(_PHCell):
         terms: int | None = None,
         rank: int | None = None,
     ) -> None:
-        arguments = dict(locals())
         if nonlinearity not in ("tanh", "relu"):
             raise ValueError(f'nonlinearity is "tanh" or "relu", got {nonlinearity!r}')
-        structure = Structure.of(
-            n, algebra=algebra, learn_algebra=learn_algebra, terms=terms, rank=rank
-        )
-        super().__init__(structure, arguments, device, dtype)
+        super().__init__(locals())
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
         """Return the next hidden state."""
@@ -96,11 +92,7 @@ class PHGRUCell(_PHCell):
         terms: int | None = None,
         rank: int | None = None,
     ) -> None:
-        arguments = dict(locals())
-        structure = Structure.of(
-            n, algebra=algebra, learn_algebra=learn_algebra, terms=terms, rank=rank
-        )
-        super().__init__(structure, arguments, device, dtype)
+        super().__init__(locals())
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
         """Return the next hidden state."""
@@ -140,11 +132,7 @@ class PHLSTMCell(_PHCell):
         terms: int | None = None,
         rank: int | None = None,
     ) -> None:
-        arguments = dict(locals())
-        structure = Structure.of(
-            n, algebra=algebra, learn_algebra=learn_algebra, terms=terms, rank=rank
-        )
-        super().__init__(structure, arguments, device, dtype)
+        super().__init__(locals())
 
     def forward(
         self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None

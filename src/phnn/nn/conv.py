@@ -59,7 +59,7 @@ class _PHConvNd(PHLayer):
             raise ValueError(f"groups must be at least 1, got groups={self.groups}")
         inputs, outputs = ((name, hyperparameters[name]) for name in CONV_ARGS[:2])
         self._check_divisible(inputs, outputs)
-        for name in ("stride", "dilation"):
+        for name in ("kernel_size", "stride", "dilation"):
             value = hyperparameters[name]
             if min(value if isinstance(value, tuple | list) else (value,)) < 1:
                 raise ValueError(f"{name} must be at least 1, got {name}={value}")

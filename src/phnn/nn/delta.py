@@ -112,7 +112,7 @@ def make_delta(
         filter_rank: Rank of the filters; None for any.
     """
     kind = twin if filter_rank is None else _FACTORED[twin]
-    delta = kind.like(base, **structure.arguments)  # type: ignore[arg-type]
+    delta = kind.like(base, **structure.arguments)
     delta.register_parameter("bias", None)
     if isinstance(delta, _FactoredFilters) and filter_rank is not None:
         delta.factor_filters(filter_rank)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from phnn import functional, init
 from phnn.algebra import Algebra
 from phnn.nn._layer import PHLayer
-from phnn.structure import Dimension, Structure
+from phnn.structure import Choice, Dimension, Structure
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing_extensions import Self, Unpack
 
 
 class PHEmbedding(PHLayer):
@@ -123,12 +123,15 @@ class PHEmbedding(PHLayer):
         rows = self.num_embeddings // self.n_out
         # a row number is checked by the lookup of its component
         component, position = input.div(rows, rounding_mode="floor"), input.remainder(rows)
-        terms = torch.arange(self.terms, device=input.device, dtype=input.dtype)
-        positions = position.unsqueeze(-1) + rows * terms
-        filters = nn.functional.embedding(positions, self.F, sparse=self.sparse)
         rules = nn.functional.embedding(component, self.algebra_tensor.transpose(0, 1).flatten(1))
         rules = rules.unflatten(-1, (self.terms, self.n_in))
-        output = torch.einsum("...ib,...ic->...bc", rules, filters).flatten(-2)
+        if rows == 1 and not self.sparse:  # low rank: all rows of the table use the same filters
+            output = torch.einsum("...ib,ic->...bc", rules, self.F).flatten(-2)
+        else:
+            terms = torch.arange(self.terms, device=input.device, dtype=input.dtype)
+            positions = position.unsqueeze(-1) + rows * terms
+            filters = nn.functional.embedding(positions, self.F, sparse=self.sparse)
+            output = torch.einsum("...ib,...ic->...bc", rules, filters).flatten(-2)
         if self.padding_idx is not None:
             output = output.masked_fill((input == self.padding_idx).unsqueeze(-1), 0)
         if self.max_norm is not None:
@@ -143,11 +146,11 @@ class PHEmbedding(PHLayer):
         return share + (output - share).detach()
 
     @classmethod
-    def like(cls, dense: nn.Module, **structure: Any) -> Self:
+    def like(cls, dense: nn.Module, **choice: Unpack[Choice]) -> Self:
         """Make a new PH table with the arguments, device, dtype and mode of a torch table."""
         weight = dense.get_parameter("weight")
         arguments = {name: getattr(dense, name) for name in cls.dense_args}
-        layer = cls(**arguments, device=weight.device, dtype=weight.dtype, **structure)
+        layer = cls(**arguments, device=weight.device, dtype=weight.dtype, **choice)
         return layer.train(dense.training)
 
     def to_dense(self) -> nn.Module:

@@ -28,13 +28,9 @@ class _Recurrence(PHMatrices):
     hidden_size: int
     bias: bool
 
-    def __init__(
-        self,
-        structure: Structure,
-        arguments: dict[str, Any],
-        device: torch.device | str | None,
-        dtype: torch.dtype | None,
-    ) -> None:
+    def __init__(self, arguments: dict[str, Any]) -> None:
+        """Build the layer from the arguments of its class, as `locals()` has them."""
+        structure = Structure.among(arguments)
         super().__init__(structure)
         for name in self.dense_args:
             setattr(self, name, arguments[name])
@@ -47,7 +43,10 @@ class _Recurrence(PHMatrices):
         names = [name for name, _ in dense.named_parameters() if name.startswith("weight")]
         suffixes = [name.removeprefix("weight") for name in names]
         self._make_state(
-            dense, device, dtype, {suffix: self._lay_out(suffix) for suffix in suffixes}
+            dense,
+            arguments["device"],
+            arguments["dtype"],
+            {suffix: self._lay_out(suffix) for suffix in suffixes},
         )
 
     def _lay_out(self, suffix: str) -> Layout:
@@ -264,11 +263,7 @@ class PHRNN(_PHRecurrent):
         terms: int | None = None,
         rank: int | None = None,
     ) -> None:
-        arguments = dict(locals())
-        structure = Structure.of(
-            n, algebra=algebra, learn_algebra=learn_algebra, terms=terms, rank=rank
-        )
-        super().__init__(structure, arguments, device, dtype)
+        super().__init__(locals())
 
     def _kernel(self) -> Callable[..., tuple[Tensor, ...]]:
         return _VF.rnn_tanh if self.nonlinearity == "tanh" else _VF.rnn_relu
@@ -306,11 +301,7 @@ class PHGRU(_PHRecurrent):
         terms: int | None = None,
         rank: int | None = None,
     ) -> None:
-        arguments = dict(locals())
-        structure = Structure.of(
-            n, algebra=algebra, learn_algebra=learn_algebra, terms=terms, rank=rank
-        )
-        super().__init__(structure, arguments, device, dtype)
+        super().__init__(locals())
 
     def _kernel(self) -> Callable[..., tuple[Tensor, ...]]:
         return _VF.gru
@@ -380,11 +371,7 @@ class PHLSTM(_PHRecurrent):
         terms: int | None = None,
         rank: int | None = None,
     ) -> None:
-        arguments = dict(locals())
-        structure = Structure.of(
-            n, algebra=algebra, learn_algebra=learn_algebra, terms=terms, rank=rank
-        )
-        super().__init__(structure, arguments, device, dtype)
+        super().__init__(locals())
 
     def _kernel(self) -> Callable[..., tuple[Tensor, ...]]:
         return _VF.lstm

@@ -13,10 +13,10 @@ from phnn.algebra import Algebra
 from phnn.nn._weight import check_divisible
 from phnn.nn.attention import PHMultiheadAttention
 from phnn.nn.linear import PHLinear
-from phnn.structure import Dimension, Structure
+from phnn.structure import Choice, Dimension, Structure
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing_extensions import Self, Unpack
 
 Activation = Callable[[Tensor], Tensor]
 _ACTIVATIONS: dict[str, Activation] = {"relu": nn.functional.relu, "gelu": nn.functional.gelu}
@@ -67,20 +67,20 @@ class _PHTransformerLayer(nn.Module):
                     f'activation is "relu", "gelu" or a function of a tensor, got {activation!r}'
                 )
             activation = _ACTIVATIONS[activation]
-        choice: dict[str, Any] = self.structure.arguments
-        place: dict[str, Any] = {"device": device, "dtype": dtype}
+        choice = self.structure.arguments
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
         for name in self._attentions:
             attention = PHMultiheadAttention(
-                d_model, nhead, dropout, bias, batch_first=batch_first, **place, **choice
+                d_model, nhead, dropout, bias, batch_first=batch_first, **factory, **choice
             )
             self.add_module(name, attention)
-        self.linear1 = PHLinear(d_model, dim_feedforward, bias, **place, **choice)
+        self.linear1 = PHLinear(d_model, dim_feedforward, bias, **factory, **choice)
         self.dropout = nn.Dropout(dropout)
-        self.linear2 = PHLinear(dim_feedforward, d_model, bias, **place, **choice)
+        self.linear2 = PHLinear(dim_feedforward, d_model, bias, **factory, **choice)
         self.norm_first = norm_first
         branches = range(1, len(self._attentions) + 2)
         for branch in branches:
-            norm = nn.LayerNorm(d_model, eps=layer_norm_eps, bias=bias, **place)
+            norm = nn.LayerNorm(d_model, eps=layer_norm_eps, bias=bias, **factory)
             self.add_module(f"norm{branch}", norm)
         for branch in branches:
             self.add_module(f"dropout{branch}", nn.Dropout(dropout))
@@ -97,7 +97,7 @@ class _PHTransformerLayer(nn.Module):
         return y
 
     @classmethod
-    def like(cls, dense: nn.Module, **structure: Any) -> Self:
+    def like(cls, dense: nn.Module, **choice: Unpack[Choice]) -> Self:
         """Make a new PH layer with the arguments, device, dtype and mode of a torch layer."""
         attention, linear = dense.get_submodule("self_attn"), dense.get_submodule("linear1")
         weight = linear.get_parameter("weight")
@@ -112,7 +112,7 @@ class _PHTransformerLayer(nn.Module):
             bias=linear.bias is not None,
             device=weight.device,
             dtype=weight.dtype,
-            **structure,
+            **choice,
         )
         for name, kept in layer._plain_parts(dense):
             setattr(layer, name, kept)

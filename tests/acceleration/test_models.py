@@ -353,3 +353,13 @@ def test_networks_of_the_zoo(name):
     fast = phnn.accelerate(model, x, rounds=1)
     assert close(fast(x), model(x))
     assert not any(isinstance(module, phnn.nn.PHLayer) for module in fast.modules())
+
+
+def test_lookup_tables_take_indices():
+    torch.manual_seed(0)
+    dense = nn.Sequential(nn.Embedding(32, 16), nn.Linear(16, 32)).eval()
+    model = phnn.convert(dense, budget=0.5).eval()
+    assert type(model[0]).__name__ == "PHEmbedding"
+    x = torch.randint(32, (2, 5))
+    fast = phnn.accelerate(model, x, rounds=1, seconds=0.1)
+    torch.testing.assert_close(fast(x), model(x), atol=1e-5, rtol=1e-4)

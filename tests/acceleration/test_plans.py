@@ -11,6 +11,7 @@ from torch import nn
 import phnn
 from helpers.accelerating import FOLDED, X, close, entry_of, network
 from phnn import PHConv2d, PHLinear
+from phnn.acceleration import accelerating
 from phnn.decompose import bilinear
 from phnn.runtimes import Eager
 
@@ -123,3 +124,18 @@ def test_a_plan_with_a_rank_beyond_reason():
     plan = {"": {"form": "cp_rows", "rank": 10**5}}
     with pytest.raises(ValueError, match=r"rank 100000 is more than the 64 numbers of the algebra"):
         phnn.accelerate(layer, torch.randn(1, 8), plan=plan)
+
+
+def test_a_plan_has_a_limit_of_time(monkeypatch):
+    seen = []
+
+    def note(layers, ranks, seconds):
+        seen.append(seconds)
+        return original(layers, ranks, 0.0)
+
+    original = accelerating.decompose_algebras
+    monkeypatch.setattr(accelerating, "decompose_algebras", note)
+    layer = phnn.PHLinear(64, 64, n=8).eval()
+    with pytest.raises(ValueError, match=r"the plan uses .* which fails"):
+        phnn.accelerate(layer, torch.randn(1, 64), plan={"": {"form": "cp_rows", "rank": 12}})
+    assert seen == [accelerating.PLAN_SECONDS]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,8 @@ from phnn.acceleration.workshop import Choice, Workshop
 from phnn.conversion.sites import describe_argument
 from phnn.runtimes import Runtime, find_runtime
 
+# processor time for each decomposition that a plan asks for, which may come from a slow machine
+PLAN_SECONDS = 30.0
 Model = TypeVar("Model", bound=nn.Module)
 
 
@@ -158,7 +159,7 @@ def find_fastest(
         forms, note = read_plan(plan, [layer.name for layer in seen.layers], origin)
         choice, notes = Choice.of(forms), [*notes, *filter(None, [note])]
         ranks = {name: form.rank for name, form in choice.forms if form.rank is not None}
-        layers = decompose_algebras(seen.layers, ranks, seconds=math.inf)
+        layers = decompose_algebras(seen.layers, ranks, max(seconds, PLAN_SECONDS))
         check_plan(layers, dict(choice.forms))
         workshop = Workshop(seen, layers)
     fast = workshop.assemble(choice)

@@ -43,7 +43,9 @@ class Call:
         return self.shape[1] > 1 and math.prod(self.shape[2:]) > 1
 
     def draw(self) -> Tensor:
-        """Return a random input of this kind."""
+        """Return a random input of this kind; the indices of a lookup are all 0."""
+        if not self.dtype.is_floating_point:
+            return torch.zeros(self.shape, dtype=self.dtype, device=self.device)
         x = torch.randn(self.shape, dtype=self.dtype, device=self.device)
         return x.contiguous(memory_format=CHANNELS_LAST[x.dim()]) if self.channels_last else x
 

@@ -14,7 +14,7 @@ from phnn.conversion.converting import convert
 from phnn.conversion.folding import to_dense
 from phnn.conversion.sites import find_ph_sites
 from phnn.functional._formats import put_channels_last
-from phnn.runtimes import Compiled, GraphRuntime, Runtime, find_runtime
+from phnn.runtimes import GraphRuntime, Runtime, find_runtime
 from phnn.runtimes.base import Arguments
 
 ROUND_SECONDS = 0.5  # least time of a round on average, in which short calls are repeated
@@ -73,7 +73,7 @@ def make_contestants(
     else:
         # a random start will do: the time does not depend on the numbers
         real, assembled = model, convert(model, n, start="random")
-    x = put_channels_last(example) if isinstance(runtime, Compiled) else example
+    x = put_channels_last(example) if runtime.prefers_channels_last else example
 
     def speed_up(ph: nn.Module) -> nn.Module:
         return accelerate(ph, x, runtime=runtime, rounds=rounds, progress=progress)
@@ -106,7 +106,7 @@ def compete(
         progress: Called with what is done, how far, and of how much.
     """
     train, runtime, seconds = tuple(train), find_runtime(runtime), rounds * ROUND_SECONDS
-    if isinstance(runtime, GraphRuntime):
+    if not runtime.trains:
         train = ()
     call: Arguments = ((example,), {})
     calls = {name: runtime.prepare(model, [call]) for name, model in models.items()}

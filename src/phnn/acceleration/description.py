@@ -39,7 +39,8 @@ def _describe(
     workshop: Workshop, layer: ObservedLayer, form: Form, measured: Sequence[Measured]
 ) -> LayerSpeed:
     name, module = layer.name, workshop.build(layer.name, form)
-    inputs = [call.draw().to(layer.layer.F.dtype) for call in layer.calls.elements()]
+    drawn = [call.draw() for call in layer.calls.elements()]
+    inputs = [x.to(layer.layer.F.dtype) if x.is_floating_point() else x for x in drawn]
     after = before = count_multiplications(module, *inputs)
     if not isinstance(layer.placeholder, nn.Identity):
         before = count_multiplications(layer.placeholder, *(x.to("meta") for x in inputs))

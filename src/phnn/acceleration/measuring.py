@@ -18,6 +18,7 @@ from phnn.runtimes.nested import copy_tensors
 
 # least time of a round on average, in which short calls are repeated
 LAYER_SECONDS, MODEL_SECONDS = 0.02, 0.1
+LARGE = 2**24  # bytes of a folded layer, from which on its forms are not all in memory at once
 CLEAR = 0.98  # of the time of the folded model, below which another model is chosen
 HOPELESS = 1.5  # times the least sum of the seconds of layers, from which on no model is raced
 ASSEMBLED = "assembled"  # the model as it was given, among whole models
@@ -84,17 +85,34 @@ def _kind(candidate: Candidates) -> object:
 
 
 def _time_layer(workshop: Workshop, candidate: Candidates, clock: Clock) -> dict[Form, float]:
-    name, runtime, rounds = candidate.layer.name, clock.runtime, clock.rounds
+    """Return the seconds of each form of a layer.
+
+    The forms of a large layer are timed one by one beside the folded one, which ties the groups
+    together, and the slower ones are dropped: all of them would take many times its memory.
+    """
+    name, (folded, *others) = candidate.layer.name, candidate.forms
     calls: list[Arguments] = [((call.draw(),), {}) for call in candidate.calls.elements()]
-    modules = {}
-    for form in candidate.forms:  # folded first, without which nothing runs
-        module = workshop.build(name, form)
-        norm = workshop.norm_after(name, form)
-        if norm is not None:
-            module = nn.Sequential(module, norm)
-        modules[form] = module
-    contenders = runtime.prepare_all(modules, calls)
-    return runtime.time(contenders, rounds, seconds=rounds * LAYER_SECONDS)
+    first = workshop.build(name, folded)
+    is_large = sum(p.nbytes for p in first.parameters()) > LARGE
+    size = 1 if is_large else max(1, len(others))
+    times: dict[Form, float] = {}
+    for start in range(0, len(others), size):
+        group = [folded, *others[start : start + size]]  # folded first, without which nothing runs
+        modules = {form: _with_norm(workshop, name, form) for form in group}
+        contenders = clock.runtime.prepare_all(modules, calls)
+        found = clock.runtime.time(contenders, clock.rounds, seconds=clock.rounds * LAYER_SECONDS)
+        scale = times.get(folded, found[folded]) / found[folded]
+        times |= {form: scale * seconds for form, seconds in found.items()}
+        del modules, contenders
+        if is_large:
+            workshop.drop(name, besides=(folded, min(times, key=times.__getitem__)))
+    return times
+
+
+def _with_norm(workshop: Workshop, name: str, form: Form) -> nn.Module:
+    """Return a layer in a form, with the batch norm that stays behind it."""
+    module, norm = workshop.build(name, form), workshop.norm_after(name, form)
+    return module if norm is None else nn.Sequential(module, norm)
 
 
 def find_choices(measured: Sequence[Measured]) -> list[Choice]:

@@ -12,11 +12,12 @@ from torch import nn
 from phnn.acceleration.calls import Call, find_reads, record_calls
 from phnn.conversion.feeding import Feeds, find_feeds
 from phnn.conversion.folding import find_norms, fuse_batch_norms, serves_attention
-from phnn.conversion.sites import PH_LAYERS, Site, find_ph_sites, replace_modules
+from phnn.conversion.sites import PH_LAYERS, Site, find_folds, find_ph_sites, replace_modules
 from phnn.forms import Source
 from phnn.forms.norms import Norm
 from phnn.functional._formats import CHANNELS_LAST
-from phnn.nn import PHLayer
+from phnn.nn import PHEmbedding, PHLayer
+from phnn.nn._matrices import PHMatrices
 from phnn.runtimes.nested import copy_tensors, leaves, split_arguments
 
 
@@ -97,15 +98,20 @@ def observe(model: nn.Module, example: Any, fuse: bool) -> Observation:
         example: What it runs on.
         fuse: Whether batch norms may become part of the layers before them.
     """
-    found = find_ph_sites(model)
+    found = [site for site in find_ph_sites(model) if not isinstance(site.module, PHEmbedding)]
+    folded = find_folded(model)
     sites = [site for site in found if not site.reason]
     notes = [f"{site.name} is left alone: {site.reason}" for site in found if site.reason]
     if not sites:
+        others = "fuses batch norms alone"
+        if folded:
+            others = "folds recurrent layers and embeddings"
         raise ValueError(
             f"{type(model).__name__} has no PH layers to accelerate; phnn.convert makes them, and "
-            "phnn.to_dense(model, fuse=True) fuses batch norms alone"
-            + "".join(f"; {note}" for note in notes)
+            f"phnn.to_dense(model, fuse=True) {others}" + "".join(f"; {note}" for note in notes)
         )
+    if folded:
+        notes.append(f"{', '.join(folded)} folded, as nothing else pays")
     args, kwargs = split_arguments(example)
     expected, calls = record_calls(model, sites, args, kwargs)
     if not leaves(expected):
@@ -131,6 +137,18 @@ def observe(model: nn.Module, example: Any, fuse: bool) -> Observation:
     )
     notes = [note, *notes] if note else notes
     return Observation(model, args, kwargs, expected, layers, base, len(fused), tuple(notes))
+
+
+def find_folded(model: nn.Module) -> dict[str, PHMatrices | PHEmbedding]:
+    """Return the recurrent layers and embeddings by name; they have no form but the folded one.
+
+    torch's kernels take whole matrices, and a lookup has no products to save.
+    """
+    return {
+        site.name: site.module
+        for site in find_folds(model)
+        if isinstance(site.module, PHMatrices | PHEmbedding) and not site.reason
+    }
 
 
 def _layer_of(site: Site) -> PHLayer:

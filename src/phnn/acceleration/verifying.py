@@ -154,7 +154,7 @@ def _compare(
                 f"the accelerated model{where} differs from the model by {difference:.2g} in "
                 f"outputs of up to {scale:.2g}, more than tol={allowed:.1g} allows; the layer "
                 f"{worst.name!r} ({worst.form.label}) differs most, by {worst.error:.1e}"
-                + ("; fuse=False does not fuse batch norms" if has_fused else "")
+                + ("; try fuse=False, which keeps batch norms separate" if has_fused else "")
             )
         largest = max(largest, difference / scale if scale else 0.0)
     return largest

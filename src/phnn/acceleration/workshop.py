@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
-from phnn.acceleration.observation import Observation, ObservedLayer
+from phnn.acceleration.observation import Observation, ObservedLayer, find_folded
 from phnn.conversion.folding import weight_key
 from phnn.forms import Folded, Form
 from phnn.forms.computed import Stored, compute_weight, store_filters
@@ -55,6 +55,8 @@ class Workshop:
     def __init__(self, seen: Observation, layers: Iterable[ObservedLayer]) -> None:
         self.seen, self.layers = seen, {layer.name: layer for layer in layers}
         self._built: dict[tuple[str, Form], nn.Module] = {}
+        # what replaces recurrent layers and embeddings of the copy
+        self._plain = {id(layer): layer.to_dense() for layer in find_folded(seen.base).values()}
 
     def build(self, name: str, form: Form) -> nn.Module:
         """Return a layer in a form, with its batch norm if the form takes it."""
@@ -93,7 +95,7 @@ class Workshop:
 
     def assemble(self, choice: Choice) -> nn.Module:
         """Return a copy of the model with its layers as chosen."""
-        return self._assemble(choice, self.build)
+        return self._assemble(choice, self.build, self._plain)
 
     def assemble_small(self, choice: Choice, storage: str) -> nn.Module:
         """Return the same as one that computes its large weights from the filters, for a file.
@@ -111,11 +113,16 @@ class Workshop:
                 compute_weight(module, path, Stored(source.layer.F, storage, compute))
             return module
 
-        return store_filters(self._assemble(choice, build), storage)
+        return store_filters(self._assemble(choice, build, {}), storage)
 
-    def _assemble(self, choice: Choice, build: Callable[[str, Form], nn.Module]) -> nn.Module:
+    def _assemble(
+        self,
+        choice: Choice,
+        build: Callable[[str, Form], nn.Module],
+        plain: Mapping[int, nn.Module],
+    ) -> nn.Module:
         base = self.seen.base
-        new: dict[int, object] = {}
+        new: dict[int, object] = dict(plain)
         tensors: list[Tensor] = []  # which all copies share
         for module in base.modules():
             held = (*module._parameters.values(), *module._buffers.values())

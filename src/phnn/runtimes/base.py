@@ -21,11 +21,15 @@ class Runtime(ABC):
         name: What `accelerate(runtime=…)` calls it.
         has_formats: Whether it minds how the tensors of torch lie in memory.
         has_winograd: Whether Winograd forms are worth a try.
+        prefers_channels_last: Whether it converts all weights to channels last on every call.
+        trains: Whether it runs backward, too.
     """
 
     name: ClassVar[str]
     has_formats: ClassVar[bool] = True
     has_winograd: ClassVar[bool] = True
+    prefers_channels_last: ClassVar[bool] = False
+    trains: ClassVar[bool] = True
 
     @property
     @abstractmethod

@@ -19,6 +19,7 @@ class Compiled(Eager):
     """PyTorch with every module compiled by `torch.compile`, for its own sizes."""
 
     name = "compile"
+    prefers_channels_last = True
 
     def wrap(self, module: nn.Module) -> Callable[..., Any]:
         """Return a compiled function that calls the module."""

@@ -35,6 +35,7 @@ class GraphRuntime(Runtime):
     # in none of ten layers, from 64 channels of 32×32 to 512 of 2×2 with batch 1 and 16, they beat
     # grouped products: both runtimes are slow with batches of small matrices
     has_winograd = False
+    trains = False
     package: ClassVar[str]
     oldest: ClassVar[str]
     extra: ClassVar[str]

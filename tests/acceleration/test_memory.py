@@ -1,0 +1,19 @@
+"""What accelerate needs beyond what it returns."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+MEASURE = Path(__file__).parents[1] / "helpers" / "accelerate_memory.py"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="the peak of memory is Linux's")
+def test_few_large_layers_are_not_built_in_all_forms_at_once():
+    done = subprocess.run([sys.executable, str(MEASURE)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    sizes = json.loads(done.stdout)
+    assert sizes["extra"] <= 2.5 * sizes["dense"], sizes

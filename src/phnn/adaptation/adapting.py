@@ -160,8 +160,8 @@ def install(
         model.phnn_learned = tuple(learned)  # type: ignore[assignment]
     missing = {layer: model.get_submodule(layer) for layer in deltas if layer not in present}
     new = {layer: AdaptedLayer(module) for layer, module in missing.items()}
-    places = [Site(module, sites[layer].names, None) for layer, module in missing.items()]
-    replace_modules(model, places, new, inplace=True)
+    changed = [Site(module, sites[layer].names, None) for layer, module in missing.items()]
+    replace_modules(model, changed, new, inplace=True)
     for layer, delta in deltas.items():
         adapted = new[layer] if layer in new else present[layer]
         adapted.deltas[name] = delta

@@ -31,7 +31,8 @@ from phnn.conversion.making import Made, close_layers, make_layers
 from phnn.conversion.opening import opened
 from phnn.conversion.pretrained import guard
 from phnn.conversion.report import Entry, Report, find_untouched, measure_size
-from phnn.conversion.shrinking import SILENT, Shrunk, fit_given, shrink, shrink_by_score
+from phnn.conversion.scoring import shrink_by_score
+from phnn.conversion.shrinking import SILENT, Shrunk, fit_given, shrink
 from phnn.conversion.sites import Site, describe_argument, find_sites, hooks, replace_modules
 from phnn.nn import PHLayer
 from phnn.structure import Structure, find_algebra
@@ -186,10 +187,10 @@ def convert(
     entries = tuple(_entry(d, made.get(d.name), reasons.get(d.name, "")) for d in decisions)
     ph_layers = {name for name, m in made.items() if isinstance(m.layer, PHLayer)}
     kept = find_untouched(model, [_owner(d.site) for d in decisions if d.name in ph_layers])
-    places, layers = close_layers(sites, {name: m.layer for name, m in made.items()}, start)
+    changed, layers = close_layers(sites, {name: m.layer for name, m in made.items()}, start)
     is_better = None if evaluate is None else _judge(evaluate, lower_is_better)
-    shrunk = _refine(model, places, layers, shrunk, data, refine, is_better, progress)
-    replaced = cast("Model", replace_modules(model, places, layers, inplace))
+    shrunk = _refine(model, changed, layers, shrunk, data, refine, is_better, progress)
+    replaced = cast("Model", replace_modules(model, changed, layers, inplace))
     if shrunk is not None and shrunk.norms:
         replaced.load_state_dict(shrunk.norms, strict=False)
     guard(replaced)

@@ -119,7 +119,7 @@ def _tie_to(decision: Decision, first: Made, start: str) -> Made:
 def _fresh(site: Site, structure: Structure) -> PHLayer:
     """Make a PH layer that is as trainable as the layer it replaces."""
     assert site.twin is not None
-    layer = site.twin.like(site.dense, **structure.arguments)  # type: ignore[arg-type]
+    layer = site.twin.like(site.dense, **structure.arguments)
     trainable = site.weight.requires_grad
     layer.F.requires_grad_(trainable)
     if layer.learns_algebra:
@@ -149,7 +149,7 @@ def close_layers(
     Returns:
         What is replaced, and by what.
     """
-    places: list[Site] = []
+    replaced: list[Site] = []
     found: dict[Whole, dict[str, nn.Module]] = {}
     for site in sites:
         if site.name not in layers:
@@ -158,17 +158,17 @@ def close_layers(
             part = site.name.rpartition(".")[2]
             found.setdefault(site.whole, {})[part] = layers[site.name]
         else:
-            places.append(site)
-    new = {site.name: layers[site.name] for site in places}
+            replaced.append(site)
+    new = {site.name: layers[site.name] for site in replaced}
     for whole, parts in found.items():
         if any(part in whole.opened.parts for part in parts):
-            places.append(Site(whole.module, whole.names, None))
+            replaced.append(Site(whole.module, whole.names, None))
             new[whole.name] = _close(whole, parts, start)
         else:  # only layers inside of it, such as the output projection
             inside = [s for s in sites if s.whole is whole and s.name in layers]
-            places += inside
+            replaced += inside
             new |= {site.name: layers[site.name] for site in inside}
-    return places, new
+    return replaced, new
 
 
 def _close(whole: Whole, parts: Mapping[str, nn.Module], start: str) -> nn.Module:

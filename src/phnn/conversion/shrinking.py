@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from phnn.conversion.budget import Limits, choose
+from phnn.conversion.cache import Cache
 from phnn.conversion.calibration import Calibration, evaluating
 from phnn.conversion.candidates import (
     Candidate,
@@ -26,21 +25,16 @@ from phnn.conversion.candidates import (
 )
 from phnn.conversion.decisions import Decision
 from phnn.conversion.fitting import Fit, Fitted, Progress, fit_in_order, measure, retake_norms
-from phnn.conversion.opening import fuse_opened
 from phnn.conversion.patches import Geometry
 from phnn.conversion.refining import norm_state
-from phnn.conversion.report import Point
 from phnn.conversion.sensitivity import Sensitivity, measure_sensitivities
 from phnn.conversion.sites import Site
 
-__all__ = ["Shrunk", "fit_given", "shrink", "shrink_by_score"]
+__all__ = ["Shrinker", "Shrunk", "fit_given", "shrink", "summarize"]
 
-BUDGETS = (0.8, 0.65, 0.5, 0.4, 0.3, 0.2, 0.15, 0.1)  # where a search by score begins
 EVERY = Family()
 SILENT = "not reached by the calibration data: fitted to its weight"
 HOPELESS = 1.5  # a rival whose expected error is this much larger is not raced
-VERSION = 3  # of the candidates that a cache keeps
-HALVINGS = 2  # steps between the last budget that is accepted and the first that is not
 
 
 @dataclass(frozen=True)
@@ -83,8 +77,8 @@ def shrink(
         cache: A folder that keeps what was measured.
         progress: Told what is done, how far, and of how much.
     """
-    study = Study(model, decisions, calibration, family, cache, progress)
-    return study.shrink(budget, compute)
+    shrinker = Shrinker(model, decisions, calibration, family, cache, progress)
+    return shrinker.shrink(budget, compute)
 
 
 def fit_given(
@@ -107,11 +101,11 @@ def fit_given(
         for site in sites
     )
     work = {"multiplications_before": whole, "multiplications_after": whole - saved}
-    summary = {**_summary(fitted), **work, "done": ["layers fitted in order"]}
+    summary = {**summarize(fitted), **work, "done": ["layers fitted in order"]}
     return Shrunk(_note_silent(decisions, silent), fitted.fits, summary=summary)
 
 
-class Study:
+class Shrinker:
     """What is known of a model and its layers: measured once, used for every budget.
 
     Args:
@@ -146,7 +140,7 @@ class Study:
         self.decisions = _note_silent(decisions, self.silent)
         self.total = sum(parameter.numel() for parameter in model.parameters())
         self.fixed = self.total - sum(site.weight.numel() for site in self.sites)
-        self.cache = None if cache is None else _Cache(Path(cache), self.sites, calibration, family)
+        self.cache = None if cache is None else Cache(Path(cache), self.sites, calibration, family)
         self.candidates = self._measure()
 
     def _measure(self) -> dict[str, list[Candidate]]:
@@ -202,14 +196,14 @@ class Study:
         if chosen is None:
             raise ValueError(self._explain(budget, compute))
         if self.calibration is None:
-            return Shrunk(self._decide(chosen), summary={"done": ["fitted to the weights"]})
+            return Shrunk(self.decide(chosen), summary={"done": ["fitted to the weights"]})
         rivals = [chosen]
         low_rank = self.choose(budget, compute, _is_low_rank)
         if low_rank is not None and low_rank != chosen:
             costs = [sum(c.cost for c in rival.values()) for rival in (chosen, low_rank)]
             if costs[1] < HOPELESS * costs[0]:
                 rivals.append(low_rank)
-        fitted = [self._fit(rival) for rival in rivals]
+        fitted = [self.fit(rival) for rival in rivals]
         best = min(range(len(fitted)), key=lambda i: fitted[i].distance)
         network = retake_norms(fitted[best], self.model, self.calibration)
         done = ["layers fitted in order"]
@@ -218,13 +212,13 @@ class Study:
             done.append("batch norm statistics taken again")
             norms = norm_state(network.model)
         return Shrunk(
-            self._decide(rivals[best]),
+            self.decide(rivals[best]),
             network.fits,
             norms,
-            {**_summary(network), **self._work(rivals[best]), "done": done},
+            {**summarize(network), **self.count_work(rivals[best]), "done": done},
         )
 
-    def _work(self, chosen: Mapping[str, Candidate]) -> dict[str, float]:
+    def count_work(self, chosen: Mapping[str, Candidate]) -> dict[str, float]:
         """Return the multiplications of a sample before and after."""
         dense = (count_multiplications(s, None, self.positions[s.name]) for s in self.sites)
         saved = sum(dense) - sum(candidate.multiplications for candidate in chosen.values())
@@ -239,7 +233,8 @@ class Study:
         assert self.calibration is not None
         return _count_model(self.model, self.calibration)
 
-    def _fit(self, chosen: Mapping[str, Candidate]) -> Fitted:
+    def fit(self, chosen: Mapping[str, Candidate]) -> Fitted:
+        """Fit the chosen structures, layer after layer."""
         assert self.calibration is not None
         structures = {name: candidate.structure for name, candidate in chosen.items()}
         return fit_in_order(
@@ -252,7 +247,8 @@ class Study:
             self.shared,
         )
 
-    def _decide(self, chosen: Mapping[str, Candidate]) -> list[Decision]:
+    def decide(self, chosen: Mapping[str, Candidate]) -> list[Decision]:
+        """Return what becomes of each layer."""
         return [
             replace(d, structure=chosen[d.name].structure) if d.name in chosen else d
             for d in self.decisions
@@ -296,7 +292,8 @@ def _is_low_rank(candidate: Candidate) -> bool:
     return structure is not None and 1 in (structure.n_out, structure.n_in)
 
 
-def _summary(fitted: Fitted) -> dict[str, Any]:
+def summarize(fitted: Fitted) -> dict[str, Any]:
+    """Return what the report says of a fitted network."""
     return {"distance": fitted.distance}
 
 
@@ -338,120 +335,3 @@ def _count_model(model: nn.Module, calibration: Calibration) -> float:
 
 def _note_silent(decisions: Sequence[Decision], silent: set[str]) -> list[Decision]:
     return [replace(d, reason=SILENT) if d.name in silent else d for d in decisions]
-
-
-class _Cache:
-    """A file with the candidates of a model and its calibration data."""
-
-    def __init__(
-        self,
-        folder: Path,
-        sites: Sequence[Site],
-        calibration: Calibration | None,
-        family: Family,
-    ) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        digest = sha256(f"{VERSION}{family}".encode())
-        for site in sites:
-            digest.update(f"{site.name}{tuple(site.weight.shape)}".encode())
-            digest.update(site.weight.detach().float().cpu().contiguous().numpy().tobytes())
-        digest.update(b"" if calibration is None else calibration.digest().encode())
-        self.path = folder / f"candidates-{digest.hexdigest()[:16]}.json"
-
-    def read(self) -> dict[str, list[Candidate]]:
-        """Return what was kept; nothing where the file is missing or damaged."""
-        try:
-            kept = json.loads(self.path.read_text(encoding="utf-8"))
-            return {
-                name: [Candidate.from_dict(fields) for fields in found]
-                for name, found in kept.items()
-            }
-        except (OSError, ValueError, TypeError, KeyError, AttributeError):
-            return {}
-
-    def write(self, candidates: Mapping[str, Sequence[Candidate]]) -> None:
-        """Keep the candidates; the file is whole at any time."""
-        text = json.dumps({name: [c.to_dict() for c in cs] for name, cs in candidates.items()})
-        temporary = self.path.with_suffix(".tmp")
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(self.path)
-
-
-def shrink_by_score(
-    model: nn.Module,
-    decisions: Sequence[Decision],
-    calibration: Calibration,
-    evaluate: Callable[[nn.Module], float],
-    tolerance: float,
-    *,
-    relative: bool,
-    lower_is_better: bool,
-    family: Family,
-    cache: str | os.PathLike[str] | None,
-    progress: Progress | None,
-) -> Shrunk:
-    """Find the smallest network whose score falls by no more than the tolerance.
-
-    Budgets are tried from large to small, and the interval between the last that is accepted and
-    the first that is not is halved twice.
-    """
-    study = Study(model, decisions, calibration, family, cache, progress)
-    original_model = fuse_opened(model)
-    with evaluating(original_model):
-        original = _score(evaluate, original_model)
-    allowed = tolerance * abs(original) if relative else tolerance
-    curve = [Point(1.0, study.total, study.multiplications, 0.0, original)]
-
-    def attempt(budget: float) -> Shrunk | None:
-        chosen = study.choose(budget, None, lambda candidate: True)
-        if chosen is None:
-            return None
-        study.progress("searching budgets", len(curve), len(BUDGETS) + HALVINGS)
-        fitted = study._fit(chosen)
-        network = fuse_opened(fitted.model)
-        with evaluating(network):
-            score = _score(evaluate, network)
-        work = study._work(chosen)
-        size = study.fixed + sum(candidate.parameters for candidate in chosen.values())
-        curve.append(Point(budget, size, work["multiplications_after"], fitted.distance, score))
-        fall = score - original if lower_is_better else original - score
-        if fall > allowed:
-            return None
-        summary = {**_summary(fitted), **work, "done": ["layers fitted in order"]}
-        return Shrunk(study._decide(chosen), fitted.fits, summary=summary)
-
-    best: Shrunk | None = None
-    accepted, refused = 1.0, 0.0
-    for budget in BUDGETS:
-        found = attempt(budget)
-        if found is None:
-            refused = budget
-            break
-        best, accepted = found, budget
-    for _ in range(HALVINGS if refused else 0):
-        middle = (accepted + refused) / 2
-        found = attempt(middle)
-        if found is None:
-            refused = middle
-        else:
-            best, accepted = found, middle
-    if best is None:
-        scores = ", ".join(f"{point.budget:.2f}: {point.score:.4g}" for point in curve)
-        raise ValueError(
-            f"no smaller network keeps the score within tolerance={tolerance} of {original:.4g} "
-            f"(budget: score {scores}); raise the tolerance, or check that the score is better "
-            f"when it is {'lower' if lower_is_better else 'higher'}"
-        )
-    points = tuple(replace(point, chosen=point.budget == accepted) for point in curve)
-    return replace(best, summary={**best.summary, "curve": points})
-
-
-def _score(evaluate: Callable[[nn.Module], float], model: nn.Module) -> float:
-    value = evaluate(model)
-    try:
-        score = float(value)
-    except (TypeError, ValueError):
-        score = math.nan
-    if not math.isfinite(score):
-        raise ValueError(f"evaluate must return a finite number, got {value!r}")
-    return score

@@ -116,7 +116,7 @@ class LayerSpec:
 
     def make(self, twin: type[PHLayer], dense: nn.Module) -> PHLayer:
         """Make the layer, as a fresh PH twin of a torch layer that is as trainable."""
-        layer = twin.like(dense, **self.structure.arguments)  # type: ignore[arg-type]
+        layer = twin.like(dense, **self.structure.arguments)
         trainable = dense.get_parameter("weight").requires_grad
         for parameter in layer.parameters():
             parameter.requires_grad_(trainable)

@@ -100,9 +100,9 @@ class TestBadFiles:
         [
             ({"kind": "x"}, "not a file of phnn.save_adapter"),
             ({"version": 99}, "version 99; install a newer phnn"),
-            ({"layers": []}, "layers is missing or of another type"),
+            ({"layers": []}, "layers is a list"),
             ({"layers": {"0": None}}, "layer '0' is not described"),
-            ({"filter_rank": "2"}, "filter_rank is missing"),
+            ({"filter_rank": "2"}, "filter_rank is a str"),
             ({"shared": {"x": "y"}}, "x names y, which is not there"),
             ({"name": "a.b"}, "no dot"),
         ],

@@ -151,7 +151,7 @@ def test_damage_is_told(source, tmp_path):
     index = json.loads((source / "model.safetensors.index.json").read_text())
     index["weight_map"] = {"a.weight": "../elsewhere.safetensors"}
     (source / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(ModelFileError, match="not one of it"):
+    with pytest.raises(ModelFileError, match="not in this folder"):
         convert_checkpoint(source, tmp_path / "other", Plan(2))
 
 

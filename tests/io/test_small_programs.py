@@ -70,7 +70,10 @@ OPTIMIZED = {"onnxruntime": optimized_by_onnxruntime, "openvino": optimized_by_o
 LEFT = {"Einsum", "Cast", "Div", "Convert", "Expand", "BatchNormalization"}
 
 
-@pytest.mark.parametrize("storage", ["float32", "float16", "int8"])
+@pytest.mark.parametrize(
+    "storage",
+    [pytest.param("float32", marks=pytest.mark.slow), "float16", "int8"],
+)
 @pytest.mark.parametrize("runtime", [None, "onnxruntime"])
 def test_filters_are_restored_when_the_file_is_loaded(tmp_path, model, runtime, storage):
     plan = None if runtime is None else FORMS

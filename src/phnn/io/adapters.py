@@ -23,7 +23,7 @@ from phnn.io.container import (
     read_sealed,
     write_tensors,
 )
-from phnn.io.header import parse_layers
+from phnn.io.header import check_fields, check_strings, parse_layers
 from phnn.io.tensors import SHOWN, list_differences
 from phnn.nn import PHLayer
 
@@ -31,6 +31,15 @@ __all__ = ["LoraFile", "export_lora", "load_adapter", "save_adapter"]
 
 KIND = "phnn adapter"
 VERSION = 1
+FIELDS: dict[str, Any] = {
+    "version": int,
+    "name": str,
+    "layers": dict,
+    "filter_rank": int | None,
+    "share_algebra": bool,
+    "dropout": float | int,
+    "shared": dict,
+}
 Model = TypeVar("Model", bound=nn.Module)
 
 
@@ -249,29 +258,17 @@ def _parse(file: Path, header: Mapping[str, Any], stored: int) -> tuple[str, Ada
     """Return the name and the adapter that a header describes, with every type checked."""
     if header.get("kind") != KIND:
         raise ModelFileError(f"{file} is not a file of phnn.save_adapter; phnn.load reads models")
-    if not isinstance(header.get("version"), int) or header["version"] > VERSION:
-        raise ModelFileError(f"{file} has version {header.get('version')!r}; install a newer phnn")
-    kinds: dict[str, Any] = {
-        "name": str,
-        "layers": dict,
-        "filter_rank": int | None,
-        "share_algebra": bool,
-        "dropout": float | int,
-        "shared": dict,
-    }
-    for field, kind in kinds.items():
-        if not isinstance(header.get(field), kind):
-            raise ModelFileError(f"{file} cannot be read: {field} is missing or of another type")
     try:
-        layers = parse_layers(header["layers"], stored)
+        known = check_fields(header, FIELDS)
+        check_strings("shared", known["shared"].values())
+        if known["version"] > VERSION:
+            raise ValueError(f"it has version {known['version']}; install a newer phnn")
+        if not known["name"].isprintable():
+            raise ValueError(f"its name is {known['name']!r}")
+        if not 0 <= known["dropout"] < 1:
+            raise ValueError(f"dropout={known['dropout']} is not between 0 and 1")
+        layers = parse_layers(known["layers"], stored)
     except ValueError as error:
         raise ModelFileError(f"{file} cannot be read: {error}") from None
-    return header["name"], Adapter(
-        layers,
-        header["filter_rank"],
-        header["share_algebra"],
-        float(header["dropout"]),
-        0,
-        0,
-        {},
-    )
+    rank, dropout = known["filter_rank"], float(known["dropout"])
+    return known["name"], Adapter(layers, rank, known["share_algebra"], dropout, 0, 0, {})

@@ -17,10 +17,13 @@ from typing import Any
 from phnn.conversion.specs import LayerSpec
 from phnn.decompose import nearest
 from phnn.io.atomic import replacing, write_text
-from phnn.io.container import CODES, bytes_of
+from phnn.io.container import CODES, ModelFileError, bytes_of
+from phnn.io.header import check_fields, check_strings
 from phnn.io.shards import (
+    FORMAT,
     INDEX,
     count_bytes,
+    digest_index,
     read_index,
     read_json,
     read_shard,
@@ -234,7 +237,7 @@ class _Progress:
         if (out / INDEX).exists() and not self.path.exists():
             raise ValueError(f"{out} holds a checkpoint already; give another --out, or delete it")
         if self.path.exists():
-            known = read_json(self.path)
+            known = _read_progress(self.path)
             changed = [key for key in about if known.get(key) != about[key]]
             if changed:
                 raise ValueError(
@@ -242,7 +245,7 @@ class _Progress:
                     "give another --out, or delete it"
                 )
             self.content = known
-        elif any(out.iterdir()):
+        elif any(path.suffix != ".tmp" for path in out.iterdir()):  # one is torn: it was killed
             raise ValueError(f"{out} is not empty; give another --out")
         self._write()
 
@@ -255,6 +258,19 @@ class _Progress:
 
     def _write(self) -> None:
         write_text(self.path, json.dumps(self.content))
+
+
+def _read_progress(path: Path) -> dict[str, Any]:
+    """Return what was done before, with every type checked."""
+    try:
+        known = check_fields(read_json(path), {"plan": dict, "source": dict, "files": dict})
+        for outcome in known["files"].values():
+            found = check_fields(outcome, {"sha256": str, "errors": dict, "names": list})
+            check_strings("names", found["names"])
+            check_fields(found["errors"], dict.fromkeys(found["errors"], float))
+    except ValueError as error:
+        raise ModelFileError(f"{path} is damaged ({error}); delete {path.parent}") from None
+    return known
 
 
 def _finish(
@@ -276,15 +292,16 @@ def _finish(
     for path in sorted(source.iterdir()):
         if path.suffix in COPIED and path.name != INDEX and path.is_file():
             shutil.copyfile(path, out / path.name)
-    index = {
+    index: dict[str, Any] = {
         "metadata": {"total_size": after},
         "weight_map": {name: file for file in specs for name in files[file]["names"]},
         "phnn": {
-            "format": "1.0",
+            "format": str(FORMAT),
             "layers": {name: layer.to_dict() for name, layer in layers.items()},
             "sha256": {file: files[file]["sha256"] for file in specs},
         },
     }
+    index["phnn_sha256"] = digest_index(index)
     write_text(out / INDEX, json.dumps(index, indent=1) + "\n")
     state.path.unlink()
     errors = {name: error for file in specs for name, error in files[file]["errors"].items()}

@@ -16,7 +16,7 @@ from torch import Tensor
 from phnn._kinds import KINDS
 from phnn.functional._storage import decode
 from phnn.io.atomic import replacing
-from phnn.io.header import Header, parse_header, seal
+from phnn.io.header import Header, check_fields, open_seal, parse_header, seal
 from phnn.io.tensors import TensorSpec, enumerate_names
 
 SUFFIX = ".safetensors"
@@ -66,10 +66,11 @@ def read_sealed(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         ModelFileError: The file is not as it was written.
     """
     specs, sealed = read_specs(path)
-    text = sealed.get("phnn", "")
-    if sealed.get("phnn_sha256") != seal(text)["phnn_sha256"]:
-        raise ModelFileError(f"{path} is damaged: the SHA-256 of its header does not match")
-    header: dict[str, Any] = json.loads(text)
+    try:
+        header: dict[str, Any] = open_seal(sealed)
+        check_fields(header, {"sha256": str})
+    except ValueError as error:
+        raise ModelFileError(f"{path} cannot be read: {error}") from None
     return _read_checked(path, specs, header["sha256"]), header
 
 

@@ -93,6 +93,21 @@ def seal(text: str) -> dict[str, str]:
     return {"format": "pt", "phnn": text, "phnn_sha256": hashlib.sha256(text.encode()).hexdigest()}
 
 
+def open_seal(sealed: Mapping[str, str]) -> Any:
+    """Return what `seal` has sealed.
+
+    Raises:
+        ValueError: The header is damaged, or is not JSON.
+    """
+    text = sealed.get("phnn", "")
+    if sealed.get("phnn_sha256") != seal(text)["phnn_sha256"]:
+        raise ValueError("its header is damaged or altered: the SHA-256 does not match")
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"its header is not JSON: {error}") from None
+
+
 def parse_header(sealed: Mapping[str, str], sizes: Mapping[str, int]) -> Header:
     """Return the header of a file, with every type checked.
 
@@ -107,13 +122,8 @@ def parse_header(sealed: Mapping[str, str], sizes: Mapping[str, int]) -> Header:
         raise ValueError(
             "it was not written by phnn.save; safetensors.torch.load_file reads its tensors"
         )
-    if sealed.get("phnn_sha256") != seal(sealed["phnn"])["phnn_sha256"]:
-        raise ValueError("its header is damaged or altered: the SHA-256 does not match")
-    try:
-        values = json.loads(sealed["phnn"], parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"its header is not JSON: {error}") from None
-    version = _parse_version(values)
+    values = open_seal(sealed)
+    version = parse_version(values, FORMAT)
     try:
         return _parse_fields(values, version, sizes)
     except (ValueError, TypeError) as error:
@@ -125,17 +135,25 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a number")
 
 
-def _parse_version(values: object) -> Version:
-    """Return the version of a header, if this phnn can read it."""
+def parse_version(values: object, newest: Version) -> Version:
+    """Return the version of a header, if this phnn can read it.
+
+    Args:
+        values: The header.
+        newest: The newest version of this format.
+
+    Raises:
+        ValueError: There is none, or it is another major version than any that was written.
+    """
     found = values.get("format") if isinstance(values, dict) else None
     if isinstance(found, int) and not isinstance(found, bool):  # before minor versions existed
         found = f"{found}.0"
     if not isinstance(found, str) or not re.fullmatch(r"\d{1,6}\.\d{1,6}", found):
-        raise ValueError("its header names no format version; it is damaged, or not of phnn.save")
+        raise ValueError("its header names no format version; it is damaged, or not of phnn")
     version = Version(*map(int, found.split(".")))
-    if version.major > FORMAT.major:
+    if version.major > newest.major:
         raise ValueError(
-            f"it has format {version}, this version of phnn reads up to {FORMAT.major}.x; "
+            f"it has format {version}, this version of phnn reads up to {newest.major}.x; "
             "install a newer phnn"
         )
     if version.major < 1:
@@ -147,10 +165,10 @@ def _parse_fields(values: dict[str, Any], version: Version, sizes: Mapping[str, 
     """Return the header; fields that only newer versions know are left out."""
     if version.major == 1:
         values = {"layers": {}, "buffers": [], **values}
-    values = _check_types({"storage": {}, "output_error": None, **values}, HEADER_FIELDS)
-    _check_strings("buffers", values["buffers"])
-    _check_strings("storage", values["storage"].values())
-    _check_strings("shared", values["shared"].values())
+    values = check_fields({"storage": {}, "output_error": None, **values}, HEADER_FIELDS)
+    check_strings("buffers", values["buffers"])
+    check_strings("storage", values["storage"].values())
+    check_strings("shared", values["shared"].values())
     for alias, name in values["shared"].items():
         if name not in sizes or alias in sizes:
             raise ValueError(
@@ -187,14 +205,14 @@ def _parse_layer(name: str, values: object) -> LayerSpec | None:
     if not isinstance(values, dict):
         raise ValueError(f"layer {name!r} is a {type(values).__name__}, not a mapping")
     try:
-        checked = _check_types({"rank": None, "matrices": None, **values}, LAYER_FIELDS)
+        checked = check_fields({"rank": None, "matrices": None, **values}, LAYER_FIELDS)
         checked["matrices"] = _parse_matrices(checked["matrices"])
         if isinstance(checked["n"], list):  # of a rectangular algebra: [n_out, n_in]
             checked["n"] = tuple(
-                _check_types(dict(enumerate(checked["n"])), {0: int, 1: int}).values()
+                check_fields(dict(enumerate(checked["n"])), {0: int, 1: int}).values()
             )
         if isinstance(checked["algebra"], dict):
-            _check_types(checked["algebra"], {"name": str})
+            check_fields(checked["algebra"], {"name": str})
         return LayerSpec(**checked)
     except (ValueError, TypeError) as error:
         raise ValueError(f"layer {name!r}: {error}") from None
@@ -213,8 +231,18 @@ def _parse_matrices(values: dict[str, object] | None) -> dict[str, LayerSpec] | 
     return found
 
 
-def _check_types(values: Mapping[Any, Any], kinds: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Return the known fields, or raise a ValueError for the first that is missing or wrong."""
+def check_fields(values: object, kinds: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Return the known fields of a mapping from a file.
+
+    Args:
+        values: What the file holds.
+        kinds: The type of each field; only `bool` stands for true and false.
+
+    Raises:
+        ValueError: It is no mapping, or a field is missing or of another type.
+    """
+    if not isinstance(values, Mapping):
+        raise ValueError(f"a {type(values).__name__} stands in the place of a mapping")
     for name, kind in kinds.items():
         if name not in values:
             raise ValueError(f"{name} is missing")
@@ -225,7 +253,8 @@ def _check_types(values: Mapping[Any, Any], kinds: Mapping[Any, Any]) -> dict[An
     return {name: values[name] for name in kinds}
 
 
-def _check_strings(name: str, values: Iterable[object]) -> None:
+def check_strings(name: str, values: Iterable[object]) -> None:
+    """Raise a ValueError if there is something other than names among values."""
     if not all(isinstance(value, str) for value in values):
         raise ValueError(f"{name} holds something other than names")
 

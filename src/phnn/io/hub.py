@@ -173,31 +173,31 @@ def _explained(repo: str, revision: str | None, *, doing: str) -> Iterator[None]
     """Say in one sentence what went wrong, and what helps."""
     from huggingface_hub import errors
 
-    place = repo if revision is None else f"{repo} at {revision!r}"
+    what = repo if revision is None else f"{repo} at {revision!r}"
     try:
         yield
     except errors.GatedRepoError as error:
         raise HubError(
-            f"cannot {doing} {place}: its owner gives access on request; ask for it on the hub, "
+            f"cannot {doing} {what}: its owner gives access on request; ask for it on the hub, "
             "then log in with `hf auth login`, or pass token="
         ) from error
     except errors.RepositoryNotFoundError as error:
         raise HubError(
-            f"cannot {doing} {place}: the hub has no model of this name that you may read. Check "
+            f"cannot {doing} {what}: the hub has no model of this name that you may read. Check "
             "the name; for a private one log in with `hf auth login`, or pass token="
         ) from error
     except errors.RevisionNotFoundError as error:
         raise HubError(
-            f"cannot {doing} {place}: the repository has no branch, tag or commit of this name"
+            f"cannot {doing} {what}: the repository has no branch, tag or commit of this name"
         ) from error
     except errors.LocalEntryNotFoundError as error:
         raise HubError(
-            f"cannot {doing} {place}: it is not in the cache of this machine, and the hub was not "
+            f"cannot {doing} {what}: it is not in the cache of this machine, and the hub was not "
             "reached. Connect once, or copy its files here and use phnn.load"
         ) from error
     except errors.EntryNotFoundError as error:
         raise HubError(
-            f"cannot {doing} {place}: it has no {MODEL}, so it is not a model of phnn.push_to_hub"
+            f"cannot {doing} {what}: it has no {MODEL}, so it is not a model of phnn.push_to_hub"
         ) from error
     except errors.HfHubHTTPError as error:
         status = error.response.status_code
@@ -206,12 +206,12 @@ def _explained(repo: str, revision: str | None, *, doing: str) -> Iterator[None]
             if status in (401, 403)
             else "try again later"
         )
-        raise HubError(f"cannot {doing} {place}: the hub answered {status}; {helps}") from error
+        raise HubError(f"cannot {doing} {what}: the hub answered {status}; {helps}") from error
     except Exception as error:
         if not _is_network(error):
             raise
         raise HubError(
-            f"cannot {doing} {place}: the hub was not reached ({error}); check the connection. "
+            f"cannot {doing} {what}: the hub was not reached ({error}); check the connection. "
             "phnn.save writes the same files into a folder"
         ) from error
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import math
 from collections.abc import Callable, Mapping
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,15 +15,19 @@ from torch import Tensor, nn
 from phnn.conversion.sites import Site, find_sites
 from phnn.conversion.specs import LayerSpec, install_layers
 from phnn.io.container import ModelFileError
+from phnn.io.header import check_fields, parse_layers, parse_version
 from phnn.io.shards import (
+    FORMAT,
     INDEX,
-    read_index,
+    digest_file,
+    digest_index,
+    list_files,
     read_json,
     read_shard,
     read_tensors,
     update_digest,
 )
-from phnn.io.tensors import enumerate_names
+from phnn.io.tensors import TensorSpec, enumerate_names
 
 
 def load_sharded(
@@ -38,32 +45,50 @@ def load_sharded(
             f"{path} does not say how to build its model; pass model=, a module or a function that "
             "builds it"
         )
+    files = list_files(path, index)
+    specs = {file: read_shard(path, file, names) for file, names in files.items()}
+    layers, digests = _parse(path, index, specs)
     built = model if isinstance(model, nn.Module) else model()
-    layers = {name: LayerSpec(**fields) for name, fields in described["layers"].items()}
+    # everything is compared before the model is touched
     _check_modules(path, built, layers)
+    missing = _compare(path, built, layers, specs)
+    for file, digest in digests.items():
+        if digest_file(path / file, specs[file]) != digest:
+            raise ModelFileError(f"{path / file} is damaged: its SHA-256 does not match")
     for name, module in dict(built.named_modules()).items():
         if name in layers:
             module.to("meta")  # theirs are replaced
-    try:
-        built = install_layers(built, layers)
-    except (TypeError, ValueError) as error:
-        raise ModelFileError(f"{path} is for another model: {error}") from error
-    files = read_index(path)
-    missing = _compare(path, built, files)
-    for file, names in files.items():
-        specs = read_shard(path, file, names)
-        digest = sha256()
-        for name, tensor in read_tensors(path / file, specs):
-            update_digest(digest, name, tensor)
+    built = install_layers(built, layers)
+    for file, found in specs.items():
+        again = sha256()  # the file may have changed since
+        for name, tensor in read_tensors(path / file, found):
+            update_digest(again, name, tensor)
             _place(built, name, tensor, device)
-        if digest.hexdigest() != described["sha256"].get(file):
-            raise ModelFileError(f"{path / file} is damaged: its SHA-256 does not match")
+        if again.hexdigest() != digests[file]:
+            raise ModelFileError(f"{path / file} changed while it was read")
     lost = [name for name in missing if built.state_dict()[name].is_meta]
     if lost:
         raise ModelFileError(f"{path} does not hold {enumerate_names(lost)}")
     built.to(device)
     built.phnn_metadata = {}  # type: ignore[assignment]
     return built.eval()
+
+
+def _parse(
+    path: Path, index: Mapping[str, Any], specs: Mapping[str, Mapping[str, TensorSpec]]
+) -> tuple[dict[str, LayerSpec], dict[str, str]]:
+    """Return the layers and the checksums of the files that an index has, with types checked."""
+    stored = sum(math.prod(shape) for found in specs.values() for shape, _ in found.values())
+    try:
+        version = parse_version(index["phnn"], FORMAT)
+        if version >= FORMAT and index.get("phnn_sha256") != digest_index(index):
+            raise ValueError("the SHA-256 of the index does not match")
+        described = check_fields(index["phnn"], {"layers": dict, "sha256": dict})
+        digests: dict[str, str] = check_fields(described["sha256"], dict.fromkeys(specs, str))
+        layers = parse_layers(described["layers"], stored)
+    except ValueError as error:
+        raise ModelFileError(f"{path / INDEX} cannot be read: {error}") from None
+    return layers, digests
 
 
 def _check_modules(path: Path, model: nn.Module, layers: Mapping[str, LayerSpec]) -> None:
@@ -82,24 +107,45 @@ def _check_modules(path: Path, model: nn.Module, layers: Mapping[str, LayerSpec]
             )
 
 
-def _compare(path: Path, model: nn.Module, files: Mapping[str, list[str]]) -> list[str]:
-    """Return the tensors of the model that the files lack, after a comparison of the names."""
-    state = model.state_dict()
-    found = {name for names in files.values() for name in names}
-    unexpected = sorted(found - state.keys())
+def _compare(
+    path: Path,
+    model: nn.Module,
+    layers: Mapping[str, LayerSpec],
+    specs: Mapping[str, Mapping[str, TensorSpec]],
+) -> list[str]:
+    """Return the tensors of the model that the files lack, after a comparison of all others."""
+    tensors = [*model.parameters(), *model.buffers()]
+    try:  # in a copy without memory
+        outline = install_layers(copy.deepcopy(model, {id(t): _forget(t) for t in tensors}), layers)
+    except (TypeError, ValueError) as error:
+        raise ModelFileError(f"{path} is for another model: {error}") from error
+    wanted = outline.state_dict(keep_vars=True)
+    found = {name: shape for each in specs.values() for name, (shape, _) in each.items()}
+    unexpected = sorted(found.keys() - wanted.keys())
     if unexpected:
         raise ModelFileError(
             f"{path} does not fit the model, which lacks {enumerate_names(unexpected)}"
         )
-    memory = {state[name].data_ptr() for name in found if not state[name].is_meta}
-    lacking = [name for name in state if name not in found]
+    for name, shape in found.items():
+        if tuple(wanted[name].shape) != shape:
+            raise ModelFileError(
+                f"{path}: {name} has shape {shape} in the file, and {tuple(wanted[name].shape)} in "
+                "the model"
+            )
+    lacking = [name for name in wanted if name not in found]
     # tied tensors are stored once; of others, the constructor's values would be used in silence
-    strange = [
-        name for name in lacking if not state[name].is_meta and state[name].data_ptr() not in memory
-    ]
+    held = {id(wanted[name]) for name in found}
+    strange = [name for name in lacking if id(wanted[name]) not in held]
     if strange:
         raise ModelFileError(f"{path} does not hold {enumerate_names(strange)}")
     return lacking
+
+
+def _forget(tensor: Tensor) -> Tensor:
+    """Return a tensor of the same shape and type without memory."""
+    if isinstance(tensor, nn.Parameter):
+        return nn.Parameter(tensor.detach().to("meta"), requires_grad=tensor.requires_grad)
+    return tensor.to("meta")
 
 
 def _place(model: nn.Module, name: str, tensor: Tensor, device: torch.device | str) -> None:
@@ -107,11 +153,6 @@ def _place(model: nn.Module, name: str, tensor: Tensor, device: torch.device | s
     owner, _, attribute = name.rpartition(".")
     module = model.get_submodule(owner)
     target = getattr(module, attribute)
-    if target.shape != tensor.shape:
-        raise ModelFileError(
-            f"{name} has shape {tuple(tensor.shape)} in the file, and {tuple(target.shape)} in the "
-            "model"
-        )
     with torch.no_grad():
         if not target.is_meta:
             target.copy_(tensor)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import struct
@@ -13,10 +14,12 @@ import torch
 from torch import Tensor
 
 from phnn.io.container import SUFFIX, ModelFileError, bytes_of, read_specs
+from phnn.io.header import Version
 from phnn.io.tensors import TensorSpec, enumerate_names
 
 INDEX = f"model{SUFFIX}.index.json"
 LONGEST_INDEX = 2**28  # bytes
+FORMAT = Version(1, 1)  # of what phnn adds to an index; 1.0 had no checksum of the index itself
 
 
 def is_sharded(path: str | Path) -> bool:
@@ -26,15 +29,19 @@ def is_sharded(path: str | Path) -> bool:
 
 def read_index(folder: Path) -> dict[str, list[str]]:
     """Return the names of the tensors of each file."""
-    content = read_json(folder / INDEX)
-    places = content.get("weight_map")
-    if not isinstance(places, dict) or not places:
+    return list_files(folder, read_json(folder / INDEX))
+
+
+def list_files(folder: Path, content: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return the names of the tensors of each file, as an index has them."""
+    weight_map = content.get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
         raise ModelFileError(f"{folder / INDEX} has no weight_map")
     files: dict[str, list[str]] = {}
-    for name, file in places.items():
+    for name, file in weight_map.items():
         # never outside of the folder
         if not isinstance(file, str) or Path(file).name != file or not file.endswith(SUFFIX):
-            raise ModelFileError(f"{folder / INDEX} names a file {file!r}, which is not one of it")
+            raise ModelFileError(f"{folder / INDEX} names {file!r}, which is not in this folder")
         files.setdefault(file, []).append(name)
     return dict(sorted(files.items()))
 
@@ -72,6 +79,20 @@ def read_tensors(path: Path, specs: Mapping[str, TensorSpec]) -> Iterator[tuple[
                 raise ModelFileError(f"{path} is truncated")
             yield name, tensor
             del tensor  # before the next one is made
+
+
+def digest_index(content: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of what an index says about tensors and layers."""
+    said = {name: content[name] for name in ("weight_map", "phnn")}
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+
+def digest_file(path: Path, specs: Mapping[str, TensorSpec]) -> str:
+    """Return the SHA-256 of the tensors of a file, one of which is in memory at a time."""
+    digest = hashlib.sha256()
+    for name, tensor in read_tensors(path, specs):
+        update_digest(digest, name, tensor)
+    return digest.hexdigest()
 
 
 def update_digest(digest: Any, name: str, tensor: Tensor) -> None:

@@ -23,7 +23,8 @@ async function look(page) {
   inside.addEventListener("error", (event) => errors.push(event.message));
   for (const image of body.images) {
     image.loading = "eager";
-    await image.decode().catch(() => {});
+    if (!image.complete)  // decode() would wait for a frame, which virtual time does not bring
+      await new Promise((done) => { image.onload = image.onerror = done; });
   }
   await new Promise((done) => setTimeout(done, 50));
   const broken = [...body.images].filter((image) => image.naturalWidth === 0);

@@ -6,7 +6,7 @@ import time
 
 import psutil
 
-PATIENCE = 120.0  # seconds; a busy machine needs ten of them to import Lightning
+PATIENCE = 600.0  # seconds; a busy machine needs a minute of them to import Lightning
 
 
 def start(*argv, module="phnn"):

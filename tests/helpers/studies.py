@@ -5,7 +5,7 @@ import os
 import sys
 
 from helpers.comparisons import replace_popen
-from phnn.lab.runs import Run, write_json
+from phnn.lab.runs import Run, public, write_json
 from phnn.lab.tuning import __main__ as child
 from phnn.lab.tuning.searching import Search, search
 from phnn.lab.tuning.space import read_space
@@ -34,7 +34,8 @@ def pretend(recipe, folder, *, judge, names, score=find_score, **rest):
                 given_up = True
                 break
     outcome = {"parameters": 1000 // (recipe.model.get("n") or 1), "train_seconds": 1.5}
-    write_json(folder / "validation.json", {**outcome, "best_epoch": epoch, "given_up": given_up})
+    outcome |= {"recipe": public(recipe), "best_epoch": epoch, "given_up": given_up}
+    write_json(folder / "validation.json", outcome)
 
 
 def run_trials_here(monkeypatch, train=pretend, before=lambda number: None):

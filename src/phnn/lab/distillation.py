@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from phnn.io import replacing
+from phnn.lab import sealing
 from phnn.lab.recipe import FINE_TUNING, OptimizerOptions, ScheduleOptions
 from phnn.lab.tasks.imitation import relative_error, stop_dropout
 from phnn.lab.tasks.optimization import NonFiniteLossError, make_optimizer, make_schedule
@@ -166,6 +167,12 @@ class _State:
         self.step, self.total, self.seconds = 0, 0.0, 0.0
         self._saved = time.monotonic()
 
+    @property
+    def _previous(self) -> Path:
+        """Where the checkpoint before the last is kept."""
+        assert self.path is not None
+        return self.path.with_name(f"{self.path.name}.previous")
+
     def count(self, loss: float, seconds: float) -> None:
         """Note a step, and keep the state now and then."""
         self.step, self.total, self.seconds = self.step + 1, self.total + loss, seconds
@@ -194,21 +201,24 @@ class _State:
         }
         with replacing(self.path) as temporary:
             torch.save(content, temporary)
+            sealing.seal(temporary)
+            sealing.keep(self.path, self._previous)
 
     def resume(self) -> None:
         """Go on from the checkpoint, if there is one."""
-        if self.path is None or not self.path.exists():
+        remedy = "give another checkpoint=, or delete it"
+        if self.path is None or not sealing.choose(self.path, self._previous, remedy):
             return
         try:
             content = torch.load(self.path, map_location="cpu", weights_only=True)
-            plan, kept = content["plan"], content["student"]
+            plan, kept = dict(content["plan"]), dict(content["student"])
+            shapes = {name: tuple(value.shape) for name, value in kept.items()}
         except Exception as error:  # torch and zip files have errors of many types
             raise ValueError(
-                f"{self.path} is no checkpoint of distill ({error}); give another checkpoint=, or "
-                "delete it"
+                f"{self.path} is no checkpoint of distill ({error}); {remedy}"
             ) from error
         ours = {name: tuple(value.shape) for name, value in self.student.state_dict().items()}
-        same = ours == {name: tuple(value.shape) for name, value in kept.items()}
+        same = ours == shapes
         changes = [f"{k}: {plan.get(k)} → {v}" for k, v in self.plan.items() if plan.get(k) != v]
         if not same:
             changes.append("another student")
@@ -217,11 +227,16 @@ class _State:
                 f"{self.path} holds another run ({', '.join(changes)}); give another checkpoint=, "
                 "or delete it"
             )
+        try:
+            self.epochs = [Epoch(**fields) for fields in content["epochs"]]
+            self.step, self.total, self.seconds = content["position"]
+            self.optimizer.load_state_dict(content["optimizer"])
+            self.schedule.load_state_dict(content["schedule"])
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"{self.path} is no checkpoint of distill ({error!r}); {remedy}"
+            ) from error
         self.student.load_state_dict(kept)
-        self.optimizer.load_state_dict(content["optimizer"])
-        self.schedule.load_state_dict(content["schedule"])
-        self.epochs = [Epoch(**fields) for fields in content["epochs"]]
-        self.step, self.total, self.seconds = content["position"]
         if len(self.epochs) < self.plan["epochs"]:
             logger.info("continuing %s in epoch %d", self.path, len(self.epochs) + 1)
 

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import csv
+import errno
+import io
 import json
+import os
+import stat
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import yaml
 from filelock import AcquireReturnProxy, BaseFileLock, FileLock
@@ -45,10 +51,44 @@ def read_json(path: Path) -> Any:
     Raises:
         FileError: It cannot be read, or is not JSON.
     """
+    text = read_text(path)
     try:
-        return json.loads(read_text(path))
-    except (json.JSONDecodeError, RecursionError) as error:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise FileError(f"{path} is not JSON: {error}") from error
+
+
+def read_table(path: Path, columns: Sequence[str] = ()) -> list[dict[str, str]]:
+    """Return the complete rows of a CSV file; the last may be torn.
+
+    Args:
+        path: The file.
+        columns: The columns that it must have.
+
+    Raises:
+        FileError: It cannot be read, is not CSV, or lacks a column.
+    """
+    try:
+        reader = csv.DictReader(io.StringIO(read_text(path)))
+        missing = [name for name in columns if name not in (reader.fieldnames or columns)]
+        rows = [row for row in reader if None not in row and None not in row.values()]
+    except csv.Error as error:
+        raise FileError(f"{path} is not a table: {error}") from error
+    if missing:
+        raise FileError(f"{path} has no column {missing[0]}")
+    return rows
+
+
+def read_number(path: Path, row: Mapping[str, str], name: str) -> float:
+    """Return the number in a column of a row; an empty cell is nan.
+
+    Raises:
+        FileError: It is not a number.
+    """
+    try:
+        return float(row[name] or "nan")
+    except (KeyError, ValueError) as error:
+        raise FileError(f"{path}: {name} is {row.get(name)!r}, not a number") from error
 
 
 def parse_yaml(text: str, name: str) -> Any:
@@ -95,6 +135,71 @@ def _count(node: yaml.Node, known: dict[int, int | None]) -> int:
     return count
 
 
+def refuse_functions(tree: Mapping[Any, Any], path: Path) -> None:
+    """Raise an error for a file that names a function, which phnn would import and call.
+
+    Args:
+        tree: What the file holds: a recipe, a comparison or a space.
+        path: The file.
+
+    Raises:
+        FileError: It names one: as a network, as a teacher, or as a variant of a comparison.
+    """
+    for name in _list_functions(tree):
+        raise FileError(
+            f"{path} names the function {name}, which would run the code of somebody else; give "
+            "--trust if you know the file"
+        )
+
+
+def _list_functions(tree: Mapping[Any, Any]) -> Iterator[str]:
+    for key, value in tree.items():
+        last = str(key).rpartition(".")[2]  # a space may say model.name
+        named = [value] if last == "name" else []
+        if last == "distill" and not Path(str(value)).exists():  # a teacher may be a file
+            named = [value]
+        if last == "families" and isinstance(value, Mapping):
+            named = [name for each in value.values() if isinstance(each, Mapping) for name in each]
+        yield from (str(name) for name in named if ":" in str(name))
+        if isinstance(value, Mapping):
+            yield from _list_functions(value)
+
+
+def open_log(path: Path) -> BinaryIO:
+    """Open a file to write at its end.
+
+    Args:
+        path: The file. A link there is refused: writing would change what it points to.
+
+    Raises:
+        FileError: The path is a link, or no regular file.
+    """
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+    for name in ("O_NONBLOCK", "O_NOFOLLOW", "O_BINARY"):  # where the system has them
+        flags |= getattr(os, name, 0)
+    try:
+        descriptor = os.open(path, flags, 0o666)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):  # a link, or a fifo that nobody reads
+            raise _not_regular(path) from None
+        raise
+    file = os.fdopen(descriptor, "ab")
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        file.close()
+        raise _not_regular(path)
+    return file
+
+
+def check_regular(path: Path) -> None:
+    """Raise a FileError for a link, or what else is there and no regular file."""
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise _not_regular(path)
+
+
+def _not_regular(path: Path) -> FileError:
+    return FileError(f"{path} is not a regular file; delete it")
+
+
 def lock(path: Path, wait: float = -1.0) -> AcquireReturnProxy[BaseFileLock]:
     """Hold a lock file; use it with `with`.
 
@@ -106,7 +211,6 @@ def lock(path: Path, wait: float = -1.0) -> AcquireReturnProxy[BaseFileLock]:
         FileError: The path is a link, or no regular file.
         filelock.Timeout: Another process holds it.
     """
-    if path.is_symlink() or (path.exists() and not path.is_file()):
-        raise FileError(f"{path} is not a regular file; delete it")
+    check_regular(path)
     held: BaseFileLock = FileLock(path)
     return held.acquire(timeout=wait)

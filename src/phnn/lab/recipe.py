@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from phnn._names import check_choices
-from phnn.lab.files import parse_yaml, read_text
+from phnn.lab.files import parse_yaml, read_text, refuse_functions
 
 Tree = dict[str, Any]
 PRIVATE = ("root", "cache")  # options of the data that name folders of one machine
@@ -229,9 +229,16 @@ class Recipe:
 
     def __post_init__(self) -> None:
         options = self.optimizer
+        if self.trainer.strategy != "fsdp2":
+            return
         names = ("balanced", "relative", "keep_zeros")
         given = [name for name in names if getattr(options, name)]
-        if self.trainer.strategy == "fsdp2" and given:
+        if options.name == "sgd" and not options.momentum:
+            raise ValueError(
+                "optimizer.momentum=0 leaves sgd without a state, and Lightning cannot resume that "
+                "with fsdp2; give a momentum, or --trainer.strategy ddp"
+            )
+        if given:
             raise ValueError(
                 f"optimizer.{given[0]} reads whole tensors, and fsdp2 gives each device a part; "
                 "leave it out, or give --trainer.strategy ddp"
@@ -372,7 +379,7 @@ def list_recipes() -> list[str]:
     return list(_packaged("recipes"))
 
 
-def read_recipe(name: str | Path) -> Tree:
+def read_recipe(name: str | Path, *, trust: bool = False) -> Tree:
     """Return a packaged recipe, or one from a YAML file, merged into the recipe it is based on.
 
     A recipe with `base: other` holds only what differs from the other recipe, which is a packaged
@@ -380,15 +387,21 @@ def read_recipe(name: str | Path) -> Tree:
 
     Args:
         name: A name of `list_recipes()` or the path of a file.
+        trust: Whether a file may name functions, package.module:function, which training calls.
     """
-    tree = _resolve(*_find("recipes", "recipe", name))
+    tree = _resolve(*_find("recipes", "recipe", name, trust), trust)
     tree.pop("run", None)
     return tree
 
 
-def read_comparison(name: str | Path) -> Tree:
-    """Return a packaged comparison, or one from a YAML file, as it is written."""
-    return _find("comparisons", "comparison", name)[0]
+def read_comparison(name: str | Path, *, trust: bool = False) -> Tree:
+    """Return a packaged comparison, or one from a YAML file, as it is written.
+
+    Args:
+        name: A name of `list_comparisons()` or the path of a file.
+        trust: Whether a file may name functions, package.module:function, which training calls.
+    """
+    return _find("comparisons", "comparison", name, trust)[0]
 
 
 def list_comparisons() -> list[str]:
@@ -396,24 +409,27 @@ def list_comparisons() -> list[str]:
     return list(_packaged("comparisons"))
 
 
-def _resolve(tree: Tree, folder: Path, seen: tuple[str, ...] = ()) -> Tree:
+def _resolve(tree: Tree, folder: Path, trust: bool, seen: tuple[str, ...] = ()) -> Tree:
     base = tree.pop("base", None)
     if base is None:
         return tree
     if base in seen:
         raise ValueError(f"the recipe {base!r} is based on itself: {' → '.join([*seen, base])}")
     beside = folder / str(base)
-    parent, where = _find("recipes", "recipe", beside if beside.is_file() else base)
-    return merge(_resolve(parent, where, (*seen, base)), tree)
+    parent, where = _find("recipes", "recipe", beside if beside.is_file() else base, trust)
+    return merge(_resolve(parent, where, trust, (*seen, base)), tree)
 
 
-def _find(kind: str, noun: str, name: str | Path) -> tuple[Tree, Path]:
+def _find(kind: str, noun: str, name: str | Path, trust: bool) -> tuple[Tree, Path]:
     """Return a packaged or given YAML mapping, and its folder."""
     path = Path(name)
     if path.suffix in (".yaml", ".yml"):
         if not path.is_file():
             raise FileNotFoundError(f"there is no {noun} file {path}")
-        return _parse(read_text(path), str(path)), path.parent
+        tree = _parse(read_text(path), str(path))
+        if not trust:
+            refuse_functions(tree, path)
+        return tree, path.parent
     packaged = _packaged(kind)
     if path.suffix and str(name) not in packaged:
         raise ValueError(

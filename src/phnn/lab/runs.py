@@ -107,7 +107,7 @@ class Run:
             runs: The folder that holds the folders of the runs.
         """
         folder = runs / Path(row["folder"]).name  # never outside of `runs`
-        if folder.name in ("", "..") or folder == runs:
+        if folder.name in ("", "..") or folder == runs or folder.is_symlink():
             raise RunFolderError(f"{row['folder']!r} is not the folder of a run in {runs}")
         known = {name: row[name] for name in ("family", "variant", "seed", "result", "error")}
         recipe = _read_config(folder)[0] if (folder / CONFIG).is_file() else None
@@ -156,16 +156,8 @@ class Run:
             return replace(self, result=None, error=failure and str(failure.get("error")))
         here = (self.folder / CONFIG).is_file()
         tree = _read_config(self.folder)[0] if here else self.recipe
-        try:
-            changed = _compare_result(result, tree)
-        except (AttributeError, KeyError, TypeError) as damage:
-            raise RunFolderError(
-                f"{self.folder / RESULT} is damaged ({damage!r}); delete it and run again"
-            ) from damage
-        if changed:
-            error = f"{RESULT} belongs to another recipe ({'; '.join(changed)})"
-            return replace(self, result=None, error=error)
-        return replace(self, result=result, error=None)
+        error = find_mismatch(self.folder / RESULT, result, tree)
+        return replace(self, result=None if error else result, error=error)
 
     def resume(self, recipe: Recipe) -> Run:
         """Return this run as it continues with a recipe, which may differ in how it is computed."""
@@ -296,6 +288,33 @@ def public(recipe: Recipe) -> Tree:
     return {**tree, "data": data, **names}
 
 
+def find_mismatch(path: Path, outcome: Mapping[str, Any], tree: Tree | None) -> str | None:
+    """Return what is wrong with an outcome that belongs to another recipe; None if it does not.
+
+    Args:
+        path: The file that holds the outcome.
+        outcome: The contents of `result.json` or `validation.json`.
+        tree: The recipe that it should belong to; None when that is not known.
+
+    Raises:
+        RunFolderError: The file is damaged.
+    """
+    if tree is None:
+        return None
+    try:
+        ours = public(build_recipe(tree))
+        if "recipe" in outcome:
+            theirs = public(build_recipe(keep_known(outcome["recipe"])))
+        else:  # from before format 1.0
+            known = {name: outcome[name] for name in ("task", "data", "seed") if name in outcome}
+            model = {name: outcome["model"].get(name) for name in ours["model"]}
+            theirs = {**ours, **known, "model": model}
+        changed = differences(theirs, ours, ended=True)
+    except (AttributeError, KeyError, TypeError, ValueError) as damage:
+        raise RunFolderError(f"{path} is damaged ({damage!r}); delete it and run again") from damage
+    return f"{path.name} belongs to another recipe ({'; '.join(changed)})" if changed else None
+
+
 def _read_config(folder: Path) -> tuple[Tree, Tree]:
     """Return the recipe and the section `run` of a description."""
     path = folder / CONFIG
@@ -340,17 +359,3 @@ def _read_asked(folder: Path) -> Tree | None:
         return build_recipe(files.parse_yaml(files.read_text(path), path.name)).to_dict()
     except (AttributeError, TypeError, ValueError) as error:
         raise _not_a_recipe(path, error) from error
-
-
-def _compare_result(result: Mapping[str, Any], tree: Tree | None) -> list[str]:
-    """Return how the recipe of a result differs from that of its folder, as far as it is known."""
-    if tree is None:
-        return []
-    ours = public(build_recipe(tree))
-    if "recipe" in result:
-        theirs = public(build_recipe(keep_known(result["recipe"])))
-    else:  # from before format 1.0
-        known = {name: result[name] for name in ("task", "data", "seed") if name in result}
-        model = {name: result["model"].get(name) for name in ours["model"]}
-        theirs = {**ours, **known, "model": model}
-    return differences(theirs, ours, ended=True)

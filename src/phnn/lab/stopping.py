@@ -7,6 +7,8 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any
 
+from phnn._signals import after_imports
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -24,7 +26,7 @@ class Stopped(SystemExit):
 
 
 class Stoppable:
-    """A context in which Ctrl-C and SIGTERM raise `Stopped`.
+    """A context in which Ctrl-C and SIGTERM raise `Stopped`, outside of imports.
 
     While `deferred` is true, the first signal only raises Lightning's flag: the trainer finishes
     its step and a checkpoint is written. A second signal ends the work at once. Outside the main
@@ -39,7 +41,8 @@ class Stoppable:
 
     def __enter__(self) -> Stoppable:
         if threading.current_thread() is threading.main_thread():
-            self._before = {signum: signal.signal(signum, self._handle) for signum in SIGNALS}
+            handle = after_imports(self._handle)
+            self._before = {signum: signal.signal(signum, handle) for signum in SIGNALS}
         return self
 
     def __exit__(

@@ -18,12 +18,12 @@ from phnn.io import load
 from phnn.io.header import check_algebras
 from phnn.lab.recipe import Recipe, Tree, build_recipe, merge
 from phnn.lab.runs import CONFIG, LAST, MODEL, Run
+from phnn.lab.sealing import check
 from phnn.lab.tasks.data import Data
 from phnn.lab.tasks.networks import is_own
 from phnn.lab.tasks.registry import find_task, list_tasks
 from phnn.lab.tasks.task import Answer, Task, resolve
 from phnn.lab.training.build import build_data
-from phnn.lab.training.sealing import check
 from phnn.models import Network, create_model
 
 
@@ -86,14 +86,16 @@ def _load_checkpoint(path: Path) -> Trained:
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
         ours = dict(checkpoint)["phnn"]
-    except (RuntimeError, EOFError, KeyError, TypeError, pickle.UnpicklingError) as error:
+        name = dict(ours["config"]).get("name")
+    except (
+        RuntimeError, EOFError, KeyError, TypeError, ValueError, pickle.UnpicklingError
+    ) as error:  # fmt: skip
         raise ValueError(
-            f"{path} is damaged, or not a checkpoint of phnn train: {error}"
+            f"{path} is damaged, or not a checkpoint of phnn train: {error!r}"
         ) from error
-    name = ours["config"].get("name") if isinstance(ours.get("config"), dict) else None
     if is_own(name):
         raise ValueError(
-            f"{path} holds a network of {name}, which is not called for you; load the "
+            f"{path} was built by {name}, which phnn does not call for you; load the "
             f"{MODEL} of its run with phnn.load(file, model=...)"
         )
     try:

@@ -125,6 +125,7 @@ def test_large_images_come_in_small_batches(tmp_path, network, monkeypatch):
         ({"mean": [float("inf"), 0, 0]}, "mean=.* three finite numbers"),
         ({"mean": "abc"}, "mean=.* three finite numbers"),
         ({"image_size": [30000, 30000]}, "two sides up to 4096"),
+        ({"image_size": [4096, 4096]}, "more than 4,194,304 pixels"),
         ({"image_size": [True, 8]}, "two sides"),
         ({"image_size": 8}, "two sides"),
         ({"crop": 0}, "crop=0"),

@@ -22,8 +22,9 @@ def _own_cache(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*Tensor Cores")
-def test_a_trial_of_some_tables(tmp_path, capsys):
+def test_a_dry_run_of_some_tables(tmp_path, capsys):
     only = "resnet18-cifar10 n=3,resnet20-svhn real,imagenet"
     argv = ["paper", "--tiny", "-o", "out", "--only", only]
     assert cli.main(argv) == 0
@@ -31,11 +32,11 @@ def test_a_trial_of_some_tables(tmp_path, capsys):
     for line in ("resnet: 1 of 54 runs", "imagenet: 2 of 2 runs", "wrote out/paper.html"):
         assert line in printed
     page = (tmp_path / "out" / "paper.html").read_text()
-    assert "This is a trial with made data" in page
+    assert "This is a dry run with made data" in page
     assert page.count("ran (tiny)") > 3
     result = json.loads(next((tmp_path / "out/resnet").rglob("result.json")).read_text())
     accuracy = f'data-label="ours">{100 * result["test_accuracy"]:.3f}<'
-    assert accuracy not in page  # no accuracy of a trial is told
+    assert accuracy not in page  # no accuracy of a dry run is told
     # again: nothing is repeated
     before = {p: p.stat().st_mtime_ns for p in (tmp_path / "out").rglob("result.json")}
     assert cli.main(argv) == 0
@@ -43,7 +44,7 @@ def test_a_trial_of_some_tables(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_a_trial_of_everything(tmp_path, capsys):
+def test_a_dry_run_of_everything(tmp_path, capsys):
     assert cli.main(["paper", "--tiny", "-o", "out"]) == 0
     printed = capsys.readouterr().out
     for name in TABLES:
@@ -57,7 +58,7 @@ def test_without_a_gpu_it_says_how(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("torch.accelerator.current_accelerator", lambda: None)
     (tmp_path / "data").mkdir()
     assert cli.main(["paper", "--data", "data", "-o", "out"]) == cli.USER_ERROR
-    assert "give --tiny for a trial, --estimate" in capsys.readouterr().err
+    assert "give --tiny for a dry run, --estimate" in capsys.readouterr().err
     assert cli.main(["paper", "--data", "data", "-o", "out", "--estimate"]) == cli.USER_ERROR
     assert "holds none of the folders cifar10" in capsys.readouterr().err
     (tmp_path / "data" / "svhn").mkdir()

@@ -22,7 +22,12 @@ from phnn.lab.tasks.sound import cache as sound_cache
 from phnn.lab.tasks.sound import data as sound_data
 from phnn.lab.tasks.sound.cache import Options
 from phnn.lab.tasks.sound.clips import _measure
-from phnn.lab.tasks.sound.features import extract, restore_magnitudes
+from phnn.lab.tasks.sound.features import (
+    DETECTION_KEYS,
+    check_metadata,
+    extract,
+    restore_magnitudes,
+)
 from phnn.lab.tasks.sound.labels import read_events
 from phnn.lab.tasks.sound.spectrograms import find_phases
 from phnn.lab.training.trainer import to_lightning
@@ -306,6 +311,23 @@ class TestData:
             preprocess(torch.randn(2, 100), metadata)
         with pytest.raises(ValueError, match="the metadata lack rate"):
             preprocess(torch.randn(4, 100), {k: v for k, v in metadata.items() if k != "rate"})
+        check_metadata(metadata, DETECTION_KEYS)
+        wrong = {
+            "rate": ["x", 0, 8001, True, None],
+            "microphones": [0, 3, "2"],
+            "channels": [0, 10**9, 1.5],
+            "phase": [1, "x"],
+            "order": [3],
+            "magnitudes": ["cubic", None],
+            "mean": [3, ["x"] * 4, [float("nan")] * 4, [1e300] * 4],
+            "std": [[0.0] * 4, [-1.0] * 4, [1.0], [float("inf")] * 4],
+            "seconds": [0, -1, float("inf"), float("nan"), "x"],
+            "classes": ["ab", [3], None],
+        }
+        for key, values in wrong.items():
+            for value in values:
+                with pytest.raises(ValueError, match=r"metadata|a rate of|magnitudes="):
+                    check_metadata({**metadata, key: value}, DETECTION_KEYS)
 
     def test_length_that_needs_filling(self, tmp_path):
         for split in ("train", "dev"):

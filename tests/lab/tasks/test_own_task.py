@@ -58,7 +58,8 @@ def test_the_page_works_as_written(package, monkeypatch, capsys):
     for name, *arguments in commands:
         assert cli.main([name, *arguments, *options.get(name, [])]) == 0
         printed.append(capsys.readouterr().out)
-    assert re.search(r"test mean absolute error 0\.\d+\n.* parameters; see runs/", printed[0])
+    summary = " ".join(printed[0].split())  # lines are wrapped to 80 columns
+    assert re.search(r"test mean absolute error 0\.\d+ .* parameters; see runs/bright", summary)
     assert "test mean absolute error 0." in printed[1]
     with Path("brightness.csv").open() as file:
         (row,) = csv.DictReader(file)

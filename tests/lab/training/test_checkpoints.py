@@ -7,12 +7,13 @@ import pytest
 import torch
 
 from helpers.training import assert_same_run, run
+from phnn.lab import sealing
 from phnn.lab.recipe import TrainerOptions
 from phnn.lab.runs import BEST, LAST, PREVIOUS
+from phnn.lab.sealing import DamagedCheckpointError
 from phnn.lab.tasks.learner import Learner
 from phnn.lab.trained import load_trained
-from phnn.lab.training import checkpoints, sealing
-from phnn.lab.training.sealing import DamagedCheckpointError
+from phnn.lab.training import checkpoints
 
 
 class CrashError(Exception):
@@ -114,6 +115,24 @@ def test_a_checkpoint_of_somebody_else(stopped, tiny, content):
         run(tiny, stopped)
     with pytest.raises(ValueError, match=r"last\.ckpt is damaged, or not a checkpoint of phnn"):
         load_trained(stopped / LAST)
+
+
+@pytest.mark.parametrize("ours", [[1], "x", None, {}, {"config": []}, {"config": {"name": 3}}])
+@pytest.mark.parametrize("state", [{}, [], None])
+def test_a_checkpoint_of_wrong_types(tmp_path, ours, state):
+    torch.save({"phnn": ours, "state_dict": state}, tmp_path / "c.ckpt")
+    with pytest.raises(ValueError, match=r"c\.ckpt"):
+        load_trained(tmp_path / "c.ckpt")
+
+
+@pytest.mark.parametrize("key", checkpoints.WANTED)
+def test_a_run_refuses_a_checkpoint_of_wrong_types(tmp_path, key):
+    content = {name: kind() for name, kind in checkpoints.WANTED.items()}
+    torch.save(content, tmp_path / "c.ckpt")
+    checkpoints.AtomicCheckpointIO().load_checkpoint(tmp_path / "c.ckpt")
+    torch.save({**content, key: "x"}, tmp_path / "c.ckpt")
+    with pytest.raises(ValueError, match=rf"c\.ckpt is damaged.*it lacks {key}"):
+        checkpoints.AtomicCheckpointIO().load_checkpoint(tmp_path / "c.ckpt")
 
 
 @pytest.mark.parametrize("key", ["recipe", "layers", "config", "metadata"])

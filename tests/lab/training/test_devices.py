@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import runpy
 import signal
 import socket
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from helpers.processes import list_children, wait_for, wait_until_gone
+from helpers.processes import PATIENCE, list_children, wait_for, wait_until_gone
 from helpers.training import rows, run
 from phnn.lab.recipe import build_recipe, differences, merge
 from phnn.lab.runs import LAST
@@ -65,7 +66,7 @@ def start_together(tree, out, *words, python=(sys.executable,), environment=None
 
 def finish(*processes):
     for process in processes:
-        _, errors = process.communicate(timeout=300)
+        _, errors = process.communicate(timeout=PATIENCE)
         assert process.returncode == 0, errors
 
 
@@ -116,6 +117,8 @@ def test_options_that_do_not_go_together(plain):
         build_recipe(
             merge(plain, {"trainer": {"strategy": "fsdp2"}, "optimizer": {"balanced": True}})
         )
+    with pytest.raises(ValueError, match=r"momentum=0 leaves sgd without a state.*strategy ddp"):
+        build_recipe(merge(plain, {"trainer": {"strategy": "fsdp2"}, "optimizer": {"momentum": 0}}))
 
 
 @pytest.mark.slow
@@ -172,7 +175,11 @@ def test_bfloat16_on_two_processes_learns_as_on_one(plain, alone, tmp_path):
 
 @pytest.mark.slow
 def test_a_compiled_network_learns_alike(alone):
-    torch.testing.assert_close(alone("compiled", trainer={"compile": True}), alone(), **CLOSE)
+    # not 4: inductor chooses channels last, and torch 2.13 then writes beyond the memory of the
+    # gradient of a 1×1 convolution with stride 2 and fewer than 8 input channels
+    wide = {"model": {"widths": [8, 8, 8]}}
+    compiled = alone("compiled", **wide, trainer={"compile": True})
+    torch.testing.assert_close(compiled, alone(**wide), **CLOSE)
 
 
 @pytest.mark.slow
@@ -188,7 +195,7 @@ def test_a_process_that_dies_takes_the_others_down(plain, alone, tmp_path, victi
     if victim:
         _, errors = process.communicate(timeout=60)
         assert process.returncode != 0
-        assert "Connection closed by peer" in errors or "died" in errors, errors
+        assert re.search(r"Connection (closed|reset) by peer|terminated with code", errors), errors
     else:
         process.communicate(timeout=60)
     wait_until_gone([child], 60 - (time.monotonic() - began))

@@ -151,9 +151,24 @@ def test_another_run_is_not_continued(teacher, student, batches, tmp_path):
         distill(student, teacher, batches, epochs=2, lr=0.1, checkpoint=file)
     with pytest.raises(ValueError, match="another student"):
         distill(copy.deepcopy(teacher), teacher, batches, epochs=1, checkpoint=file)
-    file.write_bytes(b"x")
+    torch.save({"plan": {"epochs": 1}, "student": 3}, file)
     with pytest.raises(ValueError, match="no checkpoint of distill"):
         distill(student, teacher, batches, epochs=1, checkpoint=file)
+
+
+def test_a_damaged_checkpoint_falls_back(teacher, student, batches, tmp_path, caplog):
+    file, before = tmp_path / "state.ckpt", tmp_path / "state.ckpt.previous"
+    distill(student, teacher, batches, epochs=2, checkpoint=file)
+    flipped = bytearray(file.read_bytes())
+    flipped[len(flipped) // 2] ^= 4
+    file.write_bytes(flipped)
+    again = copy.deepcopy(student)
+    distill(again, teacher, batches, epochs=2, checkpoint=file)
+    assert "the run continues from the checkpoint before it" in caplog.text
+    file.write_bytes(flipped)
+    before.write_bytes(b"x")
+    with pytest.raises(ValueError, match=r"state\.ckpt is damaged.*give another checkpoint="):
+        distill(student, teacher, batches, epochs=2, checkpoint=file)
 
 
 class Named(nn.Module):

@@ -69,7 +69,7 @@ def comparison(tmp_path, monkeypatch):
 
 
 def call(comparison, *argv):
-    argv = ["compare", str(comparison), "--out", "out", "--jobs", "1", *argv]
+    argv = ["compare", str(comparison), "--out", "out", "--jobs", "1", "--trust", *argv]
     return cli.main(argv)
 
 
@@ -105,7 +105,7 @@ def test_networks_of_the_user(comparison, tmp_path, monkeypatch, capsys):
     assert sum(p.numel() for p in loaded.parameters()) == result["parameters"]
     with pytest.raises(ValueError, match="pass model="):
         load_trained(folder)
-    with pytest.raises(ValueError, match="ownnets:small, which is not called for you"):
+    with pytest.raises(ValueError, match="ownnets:small, which phnn does not call for you"):
         load_trained(folder / "checkpoints" / "last.ckpt")
     assert cli.main(["report", "out"]) == 0  # without the sections that need networks
     assert (tmp_path / "out" / "report.html").is_file()
@@ -131,7 +131,7 @@ def test_functions_are_checked_before_the_work(comparison, model, message):
     ],
 )
 def test_functions_that_do_not_fit(comparison, tmp_path, model, message):
-    (run, *_) = plan(load_comparison(comparison), tmp_path / "out", {})
+    (run, *_) = plan(load_comparison(comparison, trust=True), tmp_path / "out", {})
     with pytest.raises(ValueError, match=message):
         train(build_recipe({**run.recipe, "model": model}), tmp_path / "run", progress=False)
 
@@ -144,7 +144,7 @@ def test_each_job_has_a_device(comparison, tmp_path, monkeypatch):
         return SimpleNamespace(returncode=1, poll=lambda: 1)
 
     replace_popen(monkeypatch, start)
-    runs = plan(with_seeds(load_comparison(comparison), [0, 1]), tmp_path / "out", {})
+    runs = plan(with_seeds(load_comparison(comparison, trust=True), [0, 1]), tmp_path / "out", {})
     run_all(runs, 2, lambda _: None, devices=("4", "7"))
     assert seen == ["4", "7", "4", "7", "4", "7"]
     seen.clear()
@@ -169,9 +169,9 @@ def test_devices_and_jobs(monkeypatch):
     [
         (
             ["--only", "n=7"],
-            "--only n=7 matches no run; the families are tiny, the variants real, ",
+            "--only n=7 matches no run; the families are tiny, the variants 'real', ",
         ),
-        (["--shard", "0/3"], "--shard 0/3 must be a number and a count"),
+        (["--shard", "0/3"], "--shard 0/3 must be K/N with 1 ≤ K ≤ N"),
         (["--shard", "third"], "--shard third must be"),
         (["--seeds", "a,b"], "--seeds a,b must be numbers"),
         (["--seeds", "1,1"], "the seed 1 appears twice"),
@@ -183,7 +183,7 @@ def test_mistakes(comparison, argv, message, capsys):
 
 
 def test_shares_are_a_partition(comparison, tmp_path):
-    runs = plan(with_seeds(load_comparison(comparison), range(5)), tmp_path, {})
+    runs = plan(with_seeds(load_comparison(comparison, trust=True), range(5)), tmp_path, {})
     shares = [choose(runs, shard=f"{i}/4") for i in range(1, 5)]
     assert sorted(run.folder for share in shares for run in share) == sorted(r.folder for r in runs)
 
@@ -230,7 +230,7 @@ def test_global_batches():
 
 
 def test_max_steps_end_within_an_epoch(comparison, tmp_path):
-    (run, *_) = plan(load_comparison(comparison), tmp_path / "out", {})
+    (run, *_) = plan(load_comparison(comparison, trust=True), tmp_path / "out", {})
     trainer = {**run.recipe["trainer"], "max_epochs": 5, "max_steps": 3}
     recipe = build_recipe({**run.recipe, "trainer": trainer})
     result = train(recipe, tmp_path / "run", progress=False)

@@ -224,8 +224,12 @@ def test_full_disk_leaves_the_last_checkpoint(reference, tiny, tmp_path, monkeyp
         calls.append(path)
         if len(calls) == 6:
             Path(path).write_bytes(b"half")
-            raise OSError(errno.ENOSPC, "No space left on device")
+            patch.setattr(Path, "write_text", refuse)  # whatever is written later fails, too
+            refuse()
         original(content, path)
+
+    def refuse(*args, **options):
+        raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints.torch, "save", fill_up)

@@ -13,7 +13,7 @@ from phnn import cli
 from phnn.lab.recipe import read_recipe
 from phnn.lab.reports.figures import draw_figures
 from phnn.lab.reports.report import write_report
-from phnn.lab.runs import Run
+from phnn.lab.runs import Run, RunFolderError
 
 optuna = pytest.importorskip("optuna")
 from phnn.lab.tuning import trials as tuning_trials  # noqa: E402
@@ -171,6 +171,35 @@ def test_a_trial_that_fails_is_no_end(tmp_path, monkeypatch):
     assert read(tmp_path)["trials"][1]["reason"] == "the loss became nan"
 
 
+def test_a_score_belongs_to_one_study(tmp_path, monkeypatch):
+    def refuse(recipe, folder, **options):
+        raise RunFolderError("it holds a run of another recipe")
+
+    run_trials_here(monkeypatch)
+    tune(tmp_path, ["model.n=[4]", "optimizer.lr=[0.1]"], trials=1, pruner="none", name="a")
+    space = ["model.n=[2]", "optimizer.lr=[0.9]"]
+    run_trials_here(monkeypatch, refuse)
+    found = tune(tmp_path, space, trials=1, pruner="none", name="b")
+    assert [(trial.state.name, trial.values) for trial in found.trials] == [("FAIL", None)]
+    # whatever the process says, another recipe's score is not taken
+    run_trials_here(monkeypatch, lambda *args, **options: None)
+    (tmp_path / "runs/trial-0/failure.json").unlink()
+    again = tune(tmp_path, space, trials=1, pruner="none", name="c")
+    assert [trial.state.name for trial in again.trials] == ["FAIL"]
+    assert "model.n: 4 → 2" in read(tmp_path)["trials"][0]["reason"]
+
+
+def test_a_failed_process_has_no_score(tmp_path, monkeypatch):
+    def fail_late(recipe, folder, **options):
+        pretend(recipe, folder, **options)
+        raise RuntimeError("the disk is full")
+
+    run_trials_here(monkeypatch, fail_late)
+    found = tune(tmp_path, ["optimizer.lr=[0.1]"], trials=1, pruner="none")
+    assert [trial.state.name for trial in found.trials] == ["FAIL"]
+    assert read(tmp_path)["trials"][0]["reason"] == "the disk is full"
+
+
 def test_the_trial_of_a_lost_machine_is_queued_again(tmp_path, monkeypatch):
     started = run_trials_here(monkeypatch)
     storage = str(tmp_path / "study.journal")
@@ -178,8 +207,8 @@ def test_the_trial_of_a_lost_machine_is_queued_again(tmp_path, monkeypatch):
     tune(tmp_path / "one", space, trials=1, storage=storage)
     study = load_study(storage, "mine", "none")
     lost, busy = study.ask(), study.ask()
-    lost.set_user_attr("place", "elsewhere")
-    busy.set_user_attr("place", "elsewhere")
+    lost.set_user_attr("worker", "elsewhere")
+    busy.set_user_attr("worker", "elsewhere")
     rate = lost.suggest_float("optimizer.lr", 0.1, 1, log=True)
     now = time.time()
     busy.set_user_attr("alive", now + 10_000)
@@ -210,7 +239,9 @@ def test_workers_stop_at_the_limit_together(tmp_path, monkeypatch):
 def test_the_command_line(tmp_path, monkeypatch, capsys):
     run_trials_here(monkeypatch)
     confirmed = []
-    monkeypatch.setattr("phnn.cli.tuning.compare_all", lambda *args: confirmed.append(args) or 0)
+    monkeypatch.setattr(
+        "phnn.cli.tuning.compare_all", lambda *args, **options: confirmed.append(args) or 0
+    )
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.yaml").write_text("base: digits\nmodel: {widths: [8, 16, 16]}\n")
     argv = ["tune", "mine.yaml", "--space", *SPACE, "--trials", "4", "--confirm", "3"]

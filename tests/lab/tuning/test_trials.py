@@ -9,11 +9,14 @@ from contextlib import ExitStack
 import pytest
 import yaml
 
+from helpers import rules
 from helpers.postgres import PostgresMissingError, running_server
-from helpers.processes import list_children, start, wait_for, wait_until_gone
+from helpers.processes import PATIENCE, list_children, start, wait_for, wait_until_gone
 from helpers.studies import run_trials_here, tune
 from helpers.training import rows, run
 from phnn.lab.recipe import build_recipe, read_recipe
+from phnn.lab.runs import RunFolderError, public, write_json
+from phnn.lab.tasks import registry
 from phnn.lab.tasks.images.data import ImageData
 from phnn.lab.training import train
 
@@ -73,6 +76,24 @@ def test_a_judge_ends_a_run_that_can_go_on(small, tmp_path):
     assert train(recipe, tmp_path, progress=False)["epochs"] == 2
 
 
+def test_the_dimension_behind_the_data_is_found(tmp_path, monkeypatch):
+    """The data follow the rules of an unknown algebra of dimension 4; every n fits other rules."""
+    run_trials_here(monkeypatch, train=None)
+    monkeypatch.setitem(registry._tasks, "rules", rules.TASK)
+    found = tune(tmp_path, ["model.n=[1,2,4,8]"], rules.RECIPE, trials=4, pruner="none")
+    errors = {trial.params["model.n"]: trial.values[0] for trial in found.trials}
+    assert errors[4] < 0.2 * min(errors[n] for n in (1, 2, 8))
+    (best,) = found.best
+    assert best.params["model.n"] == 4
+
+
+def test_a_judged_run_of_another_recipe_is_refused(small, tmp_path):
+    other = {"recipe": public(build_recipe({**small, "seed": 7})), "best_epoch": 1}
+    write_json(tmp_path / "validation.json", other)
+    with pytest.raises(RunFolderError, match=r"another recipe \(seed: 7 → 0\)"):
+        train(build_recipe(small), tmp_path, progress=False, judge=lambda row: False)
+
+
 @pytest.mark.slow
 def test_a_trial_needs_a_validation_split(small, tmp_path):
     small["data"]["validation"] = 0
@@ -94,7 +115,7 @@ def recipe(small, tmp_path):
 
 
 def finish(process):
-    out, errors = process.communicate(timeout=600)
+    out, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, errors
     return out
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from phnn import algebra
-from phnn._names import check_choices
+from phnn._names import check_choices, printable
 from phnn.lab.recipe import Tree, build_recipe, read_comparison, read_recipe
 from phnn.lab.tasks.registry import find_task
 from phnn.lab.tasks.task import Task
@@ -62,7 +62,7 @@ class Comparison:
     variants: tuple[Variant, ...]
 
 
-def load_comparison(name: str | Path) -> Comparison:
+def load_comparison(name: str | Path, *, trust: bool = False) -> Comparison:
     """Read a packaged comparison, or one from a YAML file.
 
     `families` maps recipes to their variants, and each variant to nothing, to the paper's score, or
@@ -74,8 +74,9 @@ def load_comparison(name: str | Path) -> Comparison:
 
     Args:
         name: The name of a packaged comparison, or the path of a file.
+        trust: Whether files may name functions of yours.
     """
-    tree = read_comparison(name)
+    tree = read_comparison(name, trust=trust)
     check_choices("key of a comparison", tree, _KEYS)
     families = tree.get("families")
     if not families:
@@ -91,8 +92,8 @@ def load_comparison(name: str | Path) -> Comparison:
         recipe, entries = _find_recipe(str(family), Path(name).parent), families[family]
         if not isinstance(entries, Mapping) or not entries:
             raise ValueError(
-                f"the family {family} of the comparison {name} has no variants, such as real: or "
-                "n=4:"
+                f"the family {family} of the comparison {name} has no variants, such as 'real:' "
+                "or 'n=4:'"
             )
         baseline = _find_baseline(entries)
         made = [
@@ -100,9 +101,10 @@ def load_comparison(name: str | Path) -> Comparison:
         ]
         _check_twice(f"variant of the family {family}", [variant.name for variant in made])
         variants += made
-    short, task = Path(name).stem, _common_task(variants)
+    short, task = Path(name).stem, _common_task(variants, trust)
     variants = [replace(variant, paper=_name_scores(variant, task)) for variant in variants]
-    return Comparison(short, str(tree.get("title", short)), task, tuple(variants))
+    title = printable(str(tree.get("title", short)))
+    return Comparison(short, title, task, tuple(variants))
 
 
 def with_seeds(comparison: Comparison, seeds: Sequence[int]) -> Comparison:
@@ -133,12 +135,12 @@ def _label_families(families: Mapping[Any, Any]) -> dict[Any, str]:
 def _check_twice(what: str, values: list[Any]) -> None:
     twice = [value for value, count in Counter(values).items() if count > 1]
     if twice:
-        raise ValueError(f"the {what} {twice[0]} appears twice; give each one once")
+        raise ValueError(f"the {what} {twice[0]!r} appears twice; give each one once")
 
 
-def _common_task(variants: list[Variant]) -> Task:
+def _common_task(variants: list[Variant], trust: bool) -> Task:
     recipes = dict.fromkeys(variant.recipe for variant in variants)
-    tasks = {recipe: build_recipe(read_recipe(recipe)).task for recipe in recipes}
+    tasks = {recipe: build_recipe(read_recipe(recipe, trust=trust)).task for recipe in recipes}
     if len(set(tasks.values())) > 1:
         listed = ", ".join(f"{recipe}: {task}" for recipe, task in tasks.items())
         raise ValueError(f"the recipes of a comparison must be of one task, not {listed}")

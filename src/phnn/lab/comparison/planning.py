@@ -46,7 +46,8 @@ def plan(
     runs: list[tuple[int, Run]] = []
     for variant in comparison.variants:
         own = {"model": variant.options}
-        tree = merge(read_recipe(variant.recipe), own, overrides)
+        # load_comparison has read it, with the trust of its caller
+        tree = merge(read_recipe(variant.recipe, trust=True), own, overrides)
         if ":" in variant.options.get("name", ""):  # the options of the recipe are its network's
             tree["model"] = merge(variant.options, overrides.get("model", {}))
         root = (roots or {}).get(tree.get("data", {}).get("name"))
@@ -77,8 +78,8 @@ def choose(runs: Sequence[Run], only: Sequence[str] = (), shard: str | None = No
     if not chosen:
         families, variants = ({getattr(run, key): None for run in runs} for key in _LABELS)
         raise ValueError(
-            f"only={','.join(only)} matches no run; the families are {', '.join(families)}, the "
-            f"variants {', '.join(variants)}"
+            f"only={','.join(only)!r} matches no run; the families are {', '.join(families)}, the "
+            f"variants {', '.join(map(repr, variants))}"
         )
     number, count = (1, 1) if shard is None else parse_shard(shard)
     return chosen[number - 1 :: count]
@@ -103,7 +104,7 @@ def parse_shard(text: str) -> tuple[int, int]:
     found = re.fullmatch(r"(\d+)/(\d+)", text)
     number, count = map(int, found.groups()) if found else (0, 0)
     if not 1 <= number <= count:
-        raise ValueError(f"shard={text} must be a number and a count, such as 3/20, from 1/20 on")
+        raise ValueError(f"shard={text} must be K/N with 1 ≤ K ≤ N, such as 3/20")
     return number, count
 
 

@@ -16,7 +16,8 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from phnn._tables import keep_columns
+from phnn._screen import Progress
+from phnn._tables import fit_lines, keep_columns
 from phnn.conversion import to_dense
 from phnn.lab.paper.printed import PRINTED, Printed
 from phnn.lab.tables import render
@@ -89,22 +90,27 @@ class Row:
 FIRST = ("table", "model", "n", "params", "paper_params", "agrees")
 
 
-def derive_rows(tables: str = "*", *, work: bool = True) -> list[Row]:
+def derive_rows(
+    tables: str = "*", *, work: bool = True, progress: Progress | None = None
+) -> list[Row]:
     """Return every row of the paper's tables.
 
     Args:
         tables: A pattern of the labels wanted, such as "tab:sed_*".
         work: Whether to count multiplications, which takes most of the time.
+        progress: Called with what is done, how far, and of how much.
     """
     wanted = [printed for printed in PRINTED if fnmatch.fnmatch(printed.table, tables)]
     if not wanted:
-        known = ", ".join(dict.fromkeys(printed.table for printed in PRINTED))
-        raise ValueError(f"only={tables} matches no table of the paper; they are {known}")
-    return [
-        _derive_row(printed, version, numbers, work)
-        for printed in wanted
-        for version, numbers in printed.numbers.items()
-    ]
+        labels = ", ".join(dict.fromkeys(printed.table for printed in PRINTED))
+        raise ValueError(f"only={tables} matches no table of the paper; they are {labels}")
+    known = [(p, version, numbers) for p in wanted for version, numbers in p.numbers.items()]
+    rows: list[Row] = []
+    for printed, version, numbers in known:
+        if progress is not None:
+            progress("counting networks", len(rows), len(known))
+        rows.append(_derive_row(printed, version, numbers, work))
+    return rows
 
 
 def render_rows(rows: Iterable[Row], format: str = "text") -> str:
@@ -122,8 +128,8 @@ def render_rows(rows: Iterable[Row], format: str = "text") -> str:
     if format == "text":  # for a terminal: what is compared comes first
         order = [names.index(name) for name in (*FIRST, *(n for n in names if n not in FIRST))]
         head, *cells = keep_columns([[row[i] for i in order] for row in (head, *cells)], len(FIRST))
-    table = render(head, cells, format)
-    return f"{table}\n\n{NOTE}\n"
+    note = fit_lines(NOTE) if format == "text" else NOTE
+    return f"{render(head, cells, format)}\n\n{note}\n"
 
 
 def _show(value: object) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from phnn.lab import pages
 from phnn.lab.drawing import Picture, assign_colours
+from phnn.lab.files import read_number, read_table
 from phnn.lab.pages import Section
 from phnn.lab.reports.results import Results
 from phnn.lab.runs import METRICS
@@ -58,10 +58,9 @@ def read_curve(folder: Path) -> dict[str, list[float]]:
     path = folder / METRICS
     if not path.is_file():
         return {}
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+    rows = read_table(path)
     columns = rows[0] if rows else {}
-    return {name: [float(row[name] or "nan") for row in rows] for name in columns}
+    return {name: [read_number(path, row, name) for row in rows] for name in columns}
 
 
 def list_quantities(curves: Sequence[Curve]) -> list[str]:

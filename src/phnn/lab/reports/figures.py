@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from phnn.io import check_output
 from phnn.lab.drawing import Picture, save_figure
 from phnn.lab.recipe import Tree
 from phnn.lab.reports.algebras import draw_learned
@@ -43,6 +44,7 @@ def draw_figures(
     Returns:
         The paths of the files.
     """
+    check_output(out / "figure.png")
     say = say or (lambda text: None)
     written: list[Path] = []
     found: list[Results] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from phnn.io.atomic import write_text
+from phnn.io.atomic import check_output, write_text
 from phnn.lab import pages
 from phnn.lab.pages import Section, render_page
 from phnn.lab.recipe import Tree
@@ -43,20 +43,22 @@ def write_report(
     Returns:
         The path of the file.
     """
+    out = folder / REPORT if out is None else out
     if (folder / STUDY).is_file():
         study = read_study(folder)
+        check_output(out)  # before the figures
         count = len(study.ended)
         about = f"{study.content['study']}: {count} trials have finished."
-        return _write(folder, out, study.content["title"], about, list(show_study(study)))
+        return _write(out, study.content["title"], about, list(show_study(study)))
     results = read_results(folder)
+    check_output(out)
     sections = _make_sections(
         folder, results, CachingRunLoader(overrides), say or (lambda text: None)
     )
-    return _write(folder, out, results.title, conclude(results), list(sections))
+    return _write(out, results.title, conclude(results), list(sections))
 
 
-def _write(folder: Path, out: Path | None, title: str, about: str, sections: list[Section]) -> Path:
-    out = folder / REPORT if out is None else out
+def _write(out: Path, title: str, about: str, sections: list[Section]) -> Path:
     out.parent.mkdir(parents=True, exist_ok=True)
     write_text(out, render_page(title, about, sections))
     return out

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 
 from phnn.io import inspect
 from phnn.lab import pages
+from phnn.lab.files import read_number, read_table
 from phnn.lab.pages import Element, Section
 from phnn.lab.reports.loader import CachingRunLoader
 from phnn.lab.reports.results import Results
@@ -68,17 +68,18 @@ def _megabytes(path: Path) -> str:
 
 def _show_speed(path: Path) -> Element:
     """Return the table of phnn bench."""
-    with path.open(newline="", encoding="utf-8") as file:
-        found = list(csv.DictReader(file))
+    numbers = ("inference_seconds", "inference_ratio", "bytes")
+    found = read_table(path, ["form", "runtime", *numbers])
     head = ["form", "ms", "of the real one", "runtime", "file MB"]
     rows = [
         [
             row["form"],
-            f"{1e3 * float(row['inference_seconds']):.2f}",
-            f"{float(row['inference_ratio']):.2f}",
+            f"{1e3 * seconds:.2f}",
+            f"{ratio:.2f}",
             row["runtime"],
-            f"{float(row['bytes']) / 1e6:.2f}",
+            f"{size / 1e6:.2f}",
         ]
         for row in found
+        for seconds, ratio, size in [[read_number(path, row, name) for name in numbers]]
     ]
     return pages.table(head, rows)

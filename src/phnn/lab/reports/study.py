@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from phnn.io.header import check_fields, check_strings
 from phnn.lab import pages
 from phnn.lab.drawing import COLOURS, Picture
-from phnn.lab.files import FileError, read_json
+from phnn.lab.files import read_json
 from phnn.lab.pages import Section
 from phnn.lab.tasks.task import Score
 from phnn.lab.tuning import STUDY
@@ -20,6 +21,39 @@ if TYPE_CHECKING:
 
 GREY = "#999999"
 SIZE = (5.2, 4.0)  # of a figure, in inches
+LARGEST = 1e30  # of any number that is drawn
+OPTION = bool | int | float | str | None
+FIELDS: dict[str, Any] = {
+    "study": str,
+    "title": str,
+    "command": str,
+    "environment": dict,
+    "seed": int,
+    "space": dict,
+    "logarithmic": list,
+    "objectives": list,
+    "best": list,
+    "importance": dict,
+    "trials": list,
+}
+ENVIRONMENT: dict[str, Any] = {"machine": str, "commit": str | None, "versions": dict}
+SCORE: dict[str, Any] = {
+    "name": str,
+    "label": str,
+    "unit": str,
+    "scale": int | float,
+    "digits": int,
+    "higher": bool,
+}
+TRIAL: dict[str, Any] = {
+    "number": int,
+    "state": str,
+    "options": dict,
+    "values": dict | None,
+    "parameters": int | None,
+    "reason": str | None,
+    "began": str | None,
+}
 
 
 @dataclass(frozen=True)
@@ -58,18 +92,66 @@ def read_study(folder: Path) -> StudyResults:
         ValueError: Its summary is damaged.
     """
     try:
-        content = read_json(folder / STUDY)
-        return StudyResults(
-            content,
-            tuple(Score(**each) for each in content["objectives"]),
-            {t["number"]: t for t in content["trials"] if t["state"] == "finished"},
-            tuple(content["best"]),
-        )
-    except (AttributeError, KeyError, TypeError, FileError) as error:
+        return _parse(read_json(folder / STUDY))
+    except ValueError as error:
         raise ValueError(
-            f"{folder / STUDY} is damaged or from another version of phnn ({error!r}); give the "
+            f"{folder / STUDY} is damaged or from another version of phnn ({error}); give the "
             "command phnn tune again, which rewrites it"
         ) from error
+
+
+def _parse(values: object) -> StudyResults:
+    """Return a study, with every type checked that a report relies on."""
+    content = check_fields(values, FIELDS)
+    environment = check_fields(content["environment"], ENVIRONMENT)
+    check_strings("versions", environment["versions"].values())
+    check_strings("space", content["space"].values())
+    objectives = tuple(_parse_score(each) for each in content["objectives"])
+    trials = [check_fields(each, TRIAL) for each in content["trials"]]
+    ended = {trial["number"]: trial for trial in trials if trial["state"] == "finished"}
+    names: dict[str, Any] = {score.name: int | float for score in objectives}
+    for trial in trials:
+        if trial["state"] == "finished" or trial["values"] is not None:
+            found = check_fields(trial["values"], names)
+            _check_finite(f"trial {trial['number']}", found.values())
+    for number, trial in ended.items():
+        check_fields(trial["options"], dict.fromkeys(content["space"], OPTION))
+        for key, shown in content["space"].items():
+            _check_option(f"trial {number}: {key}", trial["options"][key], shown)
+    if not objectives or not all(type(each) is int and each in ended for each in content["best"]):
+        raise ValueError("it has no objectives, or its best trials have not finished")
+    check_fields(content["importance"], dict.fromkeys(content["importance"], dict))
+    for name, shares in content["importance"].items():
+        if name not in {score.name for score in objectives}:
+            raise ValueError(f"importance has {name!r}, which is no objective")
+        _check_finite(
+            "importance", check_fields(shares, dict.fromkeys(shares, int | float)).values()
+        )
+    return StudyResults({**content, "trials": trials}, objectives, ended, tuple(content["best"]))
+
+
+def _parse_score(values: object) -> Score:
+    fields = check_fields(values, SCORE)
+    if not 0 <= fields["digits"] <= 20:
+        raise ValueError(f"digits is {fields['digits']}")
+    _check_finite("scale", [fields["scale"]])
+    return Score(**fields)
+
+
+def _check_option(name: str, value: object, space: str) -> None:
+    """Raise a ValueError for a value that does not lie in its space, where figures show it."""
+    if space.startswith("["):
+        if _name_choice(value) not in _list_choices(space):
+            raise ValueError(f"{name} is {value!r}, which is not one of {space}")
+    elif isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{name} is {value!r}, which is not a number")
+    else:
+        _check_finite(name, [value])
+
+
+def _check_finite(name: str, values: Iterable[float]) -> None:
+    if not all(abs(value) < LARGEST for value in values):
+        raise ValueError(f"{name} has a number that is infinite, or not one")
 
 
 def show_study(study: StudyResults) -> Iterator[Section]:
@@ -151,6 +233,14 @@ def _make_row(study: StudyResults, trial: Mapping[str, Any]) -> list[str]:
 
 def _show_option(value: Any) -> str:
     return "none" if value is None else f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def _list_choices(space: str) -> list[str]:
+    return [name.replace("null", "none") for name in space.strip("[]").split(",")]
+
+
+def _name_choice(value: Any) -> str:
+    return "none" if value is None else str(value)
 
 
 def draw_study(study: StudyResults) -> Iterator[Picture]:
@@ -280,11 +370,9 @@ def draw_slice(study: StudyResults, option: str) -> Figure:
     numbers = sorted(study.ended)
     values = [study.ended[number]["options"][option] for number in numbers]
     if study.content["space"][option].startswith("["):
-        values = [_show_option(value) for value in values]
-        order = study.content["space"][option].strip("[]").split(",")
-        places = {name.replace("null", "none"): place for place, name in enumerate(order)}
-        panel.set_xticks(list(places.values()), labels=list(places))
-        values = [places[value] for value in values]
+        choices = _list_choices(study.content["space"][option])
+        panel.set_xticks(range(len(choices)), labels=choices)
+        values = [choices.index(_name_choice(value)) for value in values]
     elif option in study.content["logarithmic"]:
         panel.set_xscale("log")
     panel.scatter(values, [study.value(n, score) for n in numbers], color=COLOURS[2], zorder=3)

@@ -17,6 +17,12 @@ from phnn.lab.tasks.task import resolve
 MEBIBYTE = 2**20
 OLD_MEGABYTE = 10**6  # in which older results have storage
 NEEDED = ("parameters", "storage_bytes", "train_seconds")  # numbers of a result, beside its scores
+COUNTS = ("parameters", "conv_parameters")  # of which there is one at least
+OPTIONAL = (
+    "conv_parameters", "train_seconds_per_100", "train_seconds_per_100_std", "test_seconds",
+    "energy_kwh", "co2_kg", "threads",
+)  # fmt: skip
+LARGEST = 1e30  # of any number of a result
 
 
 class Spread(NamedTuple):
@@ -243,15 +249,23 @@ def _collect_results(runs: Sequence[Run], task: Task) -> dict[int, dict[str, Any
     for run in runs:
         if run.result is None:
             continue
-        for key in (*NEEDED, *(f"test_{score.name}" for score in task.scores)):
+        needed = (*NEEDED, *(f"test_{score.name}" for score in task.scores))
+        given = [key for key in run.result if key.startswith("val_") or key in OPTIONAL]
+        for key in (*needed, *(key for key in given if run.result[key] is not None)):
             value = run.result.get(key)
-            if not isinstance(value, int | float) or isinstance(value, bool):
+            if not _is_number(value, least=1 if key in COUNTS else -LARGEST):
                 raise RunFolderError(
-                    f"{run.folder / RESULT} is damaged ({key} is {value!r}); delete it and run "
-                    "again"
+                    f"{run.folder / RESULT} is damaged ({key} is {str(value)[:80]}); delete it and "
+                    "run again"
                 )
         found[run.seed] = run.result
     return found
+
+
+def _is_number(value: object, least: float) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return value != value or least <= value <= LARGEST  # a score may be nan
 
 
 def _get_scores(results: Mapping[int, dict[str, Any]], score: Score) -> dict[int, float]:
@@ -265,7 +279,8 @@ def _spread(results: Mapping[int, dict[str, Any]], score: Score) -> Spread:
 
 
 def _percent(part: Mapping[str, Any], whole: Mapping[str, Any], key: str) -> float | None:
-    return 100 * part[key] / whole[key] if key in part and key in whole else None
+    both = part.get(key) is not None and whole.get(key) is not None
+    return 100 * part[key] / whole[key] if both else None
 
 
 def _mean(results: Sequence[dict[str, Any]], key: str) -> float | None:

@@ -50,7 +50,7 @@ def draw_tradeoff(points: Sequence[Point], *, title: str = "", score: str = "sco
 def _draw(
     panel: Axes,
     points: Sequence[Point],
-    places: Sequence[float],
+    sizes: Sequence[float],
     values: Sequence[float],
     label: str,
     *,
@@ -59,7 +59,7 @@ def _draw(
     from matplotlib.ticker import EngFormatter
 
     colour = COLOURS[2]
-    ordered = sorted(zip(places, values, points, strict=True), key=lambda each: each[0])
+    ordered = sorted(zip(sizes, values, points, strict=True), key=lambda each: each[0])
     rises = ordered[-1][1] >= ordered[0][1]
     shift = (6, -13) if rises else (7, 5)  # to the side of the curve that is free
     panel.plot([x for x, *_ in ordered], [y for _, y, _ in ordered], color=colour, zorder=2)
@@ -74,7 +74,7 @@ def _draw(
                 text, (x, y), shift, textcoords="offset points", fontsize="small", color=GREY
             )
     panel.set_xlabel(label)
-    panel.set_xlim(0, 1.22 * max(places))
+    panel.set_xlim(0, 1.22 * max(sizes))
     panel.margins(y=0.12)
     panel.xaxis.set_major_formatter(EngFormatter())
     panel.grid(alpha=0.3)

@@ -28,8 +28,8 @@ def find_datasets(root: Path) -> dict[str, Path]:
     if not root.is_dir():
         raise FileNotFoundError(f"data={root} is not a folder")
     found: dict[str, Path] = {}
-    for name, places in NAMES.items():
-        there = [root / place for place in places if (root / place).is_dir()]
+    for name, folders in NAMES.items():
+        there = [root / folder for folder in folders if (root / folder).is_dir()]
         both = name == "svhn" and (root / "svhn" / "cropped_digits").is_dir()
         if there:  # of the hub's two configurations of SVHN, the paper uses the first
             found[name] = root / "svhn" / "cropped_digits" if both else there[0]

@@ -1,4 +1,4 @@
-"""Tiny data sets in the formats of the real ones, for a trial of everything."""
+"""Tiny data sets in the formats of the real ones, for a dry run of everything."""
 
 from __future__ import annotations
 

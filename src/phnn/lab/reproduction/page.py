@@ -19,8 +19,8 @@ from phnn.lab.reproduction.verdicts import AGREES, DIFFERS, NOT_RUN, RAN, RULE, 
 PAGE = "paper.html"
 HEAD = ["table", "network", "what", "paper", "ours", "difference", "verdict"]
 TINY = (
-    "This is a trial with made data, tiny networks and a few steps. It shows that everything runs. "
-    "Its scores and times mean nothing and are left out; sizes are those of the real networks."
+    "This is a dry run with made data, tiny networks and a few steps. It shows that everything "
+    "runs. Its scores and times mean nothing and are left out; sizes are those of real networks."
 )
 
 
@@ -68,7 +68,7 @@ def write_page(
 
 def _count(verdicts: Sequence[Verdict]) -> str:
     counts = Counter(verdict.verdict for verdict in verdicts)
-    words = {AGREES: "agree", DIFFERS: "differ", RAN: "ran in a trial", NOT_RUN: "not run"}
+    words = {AGREES: "agree", DIFFERS: "differ", RAN: "ran in a dry run", NOT_RUN: "not run"}
     parts = [f"{counts[name]} {word}" for name, word in words.items() if counts[name]]
     return f"{len(verdicts)} numbers of the paper: {', '.join(parts)}."
 

@@ -90,9 +90,9 @@ def reproduce(
         data: The folder with the data sets, see `find_datasets`. Tables whose data are not there
             are not run. None with `tiny`, which makes its own.
         out: The folder of the results, one folder for each table in it.
-        tiny: Few steps of tiny networks on made data, in this process: a trial of everything.
+        tiny: Few steps of tiny networks on made data, in this process: a dry run of everything.
         only: Patterns of runs, as in `choose`, or names of tables such as "vgg".
-        seeds: The seeds of all runs; the paper's three by default, one in a trial.
+        seeds: The seeds of all runs; the paper's three by default, one in a dry run.
         shard: The share of this process, such as "3/20".
         jobs: How many runs go at once.
         devices: The CUDA devices, one for each job; ImageNet takes them all.

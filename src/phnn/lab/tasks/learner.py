@@ -16,9 +16,15 @@ from torchmetrics import Metric
 from phnn.conversion.specs import find_changes
 from phnn.lab.recipe import Recipe
 from phnn.lab.seeds import derive_seed
+from phnn.lab.tasks.formats import put_channels_last
 from phnn.lab.tasks.imitation import relative_error, stop_dropout
 from phnn.lab.tasks.networks import OwnNetwork
-from phnn.lab.tasks.optimization import NonFiniteLossError, make_optimizer, make_schedule
+from phnn.lab.tasks.optimization import (
+    NonFiniteLossError,
+    make_optimizer,
+    make_schedule,
+    number_states,
+)
 from phnn.lab.tasks.scores import Scores
 from phnn.lab.tasks.sharding import hold_whole, is_sharded, load_weights, shard
 from phnn.models import Network, create_model
@@ -55,7 +61,7 @@ class Learner(lightning.LightningModule, ABC):
     ) -> None:
         super().__init__()
         if recipe.trainer.channels_last:
-            model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            put_channels_last(model)
         if recipe.trainer.compile:
             model.compile()
         self.model = model
@@ -213,6 +219,13 @@ class Learner(lightning.LightningModule, ABC):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the scores of the unfinished epoch, and what rebuilds the network."""
+        if not is_sharded(self.model):  # Lightning numbers those itself
+            checkpoint["optimizer_states"] = [
+                number_states(state, optimizer, self)
+                for state, optimizer in zip(
+                    checkpoint["optimizer_states"], self.trainer.optimizers, strict=True
+                )
+            ]
         checkpoint["phnn"] = {
             "scores": self.train_scores.gather(distributed=self.trainer.world_size > 1),
             "recipe": self.recipe.to_dict(),

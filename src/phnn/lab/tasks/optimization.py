@@ -59,6 +59,26 @@ def _scale(group: dict[str, Any], lr: float) -> list[dict[str, Any]]:
     ]
 
 
+def number_states(state: dict[str, Any], optimizer: Optimizer, model: nn.Module) -> dict[str, Any]:
+    """Return the state of an optimizer with parameters numbered as the model has them.
+
+    torch numbers them as the groups have them, and loads any numbers. Lightning takes them for
+    the order of the model when it shares a checkpoint out.
+
+    Args:
+        state: The state, as torch numbers it.
+        optimizer: The optimizer.
+        model: The model with its parameters.
+    """
+    order = {id(parameter): number for number, parameter in enumerate(model.parameters())}
+    numbers = [order[id(p)] for group in optimizer.param_groups for p in group["params"]]
+    groups = [
+        {**group, "params": [numbers[old] for old in group["params"]]}
+        for group in state["param_groups"]
+    ]
+    return {"state": {numbers[o]: v for o, v in state["state"].items()}, "param_groups": groups}
+
+
 def make_schedule(
     optimizer: Optimizer, options: ScheduleOptions, steps: int, epochs: int
 ) -> LambdaLR:

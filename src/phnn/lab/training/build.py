@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from phnn._functions import call_function, find_function
-from phnn._names import check_choices
+from phnn._names import check_choices, check_types
 from phnn.io import load
 from phnn.lab.recipe import Recipe
 from phnn.lab.seeds import derive_seed
@@ -37,6 +37,7 @@ def check_recipe(recipe: Recipe) -> None:
     task = find_task(recipe.task)
     data = resolve(task.data)
     check_choices("data option", recipe.data, inspect.signature(data).parameters)
+    check_types("data", recipe.data, data)
     _make_data(recipe)
     _check_learner(task, recipe)
     if "name" not in recipe.model:
@@ -78,6 +79,7 @@ def _check_learner(task: Task, recipe: Recipe) -> None:
         return
     options = resolve(task.learner_options)
     check_choices("learner option", recipe.learner, inspect.signature(options).parameters)
+    check_types("learner", recipe.learner, options)
     options(**recipe.learner)
 
 

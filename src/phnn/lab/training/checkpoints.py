@@ -13,14 +13,18 @@ from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.pytorch.callbacks import Checkpoint
 
 from phnn.io import replacing
-from phnn.lab.runs import BEST, LAST, RunFolderError
+from phnn.lab import sealing
+from phnn.lab.runs import BEST, LAST, PREVIOUS, RunFolderError
 from phnn.lab.stopping import Stoppable
 from phnn.lab.tasks.learner import Learner
-from phnn.lab.training import sealing
 from phnn.lab.training.epochs import EpochLog
 
 # what a run continues from
-WANTED = ("phnn", "state_dict", "optimizer_states", "lr_schedulers", "loops", "callbacks", "epoch")
+WANTED = {
+    **dict.fromkeys(("phnn", "state_dict", "loops", "callbacks"), dict),
+    **dict.fromkeys(("optimizer_states", "lr_schedulers"), list),
+    **dict.fromkeys(("epoch", "global_step"), int),
+}
 SHARED_STEPS = 20  # between two looks at the clock, with several processes
 
 
@@ -44,7 +48,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
                 torch.save(checkpoint, temporary)
                 sealing.seal(temporary)
                 if path.name == Path(LAST).name:
-                    sealing.keep(path)
+                    sealing.keep(path, path.with_name(Path(PREVIOUS).name))
         except (OSError, RuntimeError) as error:  # torch turns a full disk into a RuntimeError
             raise OSError(
                 f"the checkpoint {path} cannot be written: {error}. The one before it is intact: "
@@ -60,12 +64,36 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         """Read a checkpoint of phnn train; whatever else is in the file is an error."""
         try:
             checkpoint: dict[str, Any] = super().load_checkpoint(path, map_location, weights_only)
-            missing = [key for key in WANTED if key not in checkpoint]
-        except (RuntimeError, EOFError, TypeError, pickle.UnpicklingError) as error:
+            found = dict(checkpoint)
+        except (RuntimeError, EOFError, TypeError, ValueError, pickle.UnpicklingError) as error:
             raise not_ours(path, error) from error
-        if missing:
-            raise not_ours(path, f"it lacks {', '.join(missing)}")
+        wrong = [key for key, kind in WANTED.items() if not isinstance(found.get(key), kind)]
+        if wrong:
+            raise not_ours(path, f"it lacks {', '.join(wrong)}")
         return checkpoint
+
+
+def choose(folder: Path) -> bool:
+    """Make sure that a run can continue from whole checkpoints.
+
+    Args:
+        folder: The folder of the run.
+
+    Returns:
+        Whether there is a checkpoint to continue from.
+
+    Raises:
+        DamagedCheckpointError: There are checkpoints, and none of them is whole.
+    """
+    last, best = folder / LAST, folder / BEST
+    remedy = f"delete {last.parent} to train again from the beginning"
+    found = sealing.choose(last, folder / PREVIOUS, remedy)
+    if found and best.exists():
+        try:
+            sealing.check(best)
+        except sealing.DamagedCheckpointError as damage:
+            raise sealing.DamagedCheckpointError(f"{damage}; {remedy}") from None
+    return found
 
 
 def not_ours(path: str | Path, reason: object) -> RunFolderError:
@@ -88,6 +116,9 @@ class Keeper(Checkpoint):
         stop: Signals to wait for.
         steps: Checkpoint after this many steps, too.
         minutes: Checkpoint after this many minutes, too; None for never.
+
+    Attributes:
+        first_step: The step with which this process began.
     """
 
     def __init__(
@@ -106,6 +137,7 @@ class Keeper(Checkpoint):
         self.minutes = minutes
         self.best_score: float | None = None
         self.best_epoch: int | None = None
+        self.first_step = 0
         self._saved_at = time.monotonic()
 
     def state_dict(self) -> dict[str, Any]:
@@ -120,6 +152,7 @@ class Keeper(Checkpoint):
     def on_train_start(self, trainer: Trainer, learner: LightningModule) -> None:
         """Let signals wait for a checkpoint; end a run that early stopping has ended before."""
         self._saved_at = time.monotonic()
+        self.first_step = trainer.global_step
         self.stop.deferred = True
         if any(each.wait_count >= each.patience for each in trainer.early_stopping_callbacks):
             trainer.should_stop = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
 from phnn.io import replacing
+from phnn.lab.files import open_log, read_number, read_table
 from phnn.lab.tasks.learner import Learner
 from phnn.lab.training.clock import Clock
 
@@ -29,10 +31,7 @@ class MetricsFile:
 
     def read(self) -> list[dict[str, str]]:
         """Return the complete rows."""
-        if not self.path.exists():
-            return []
-        with self.path.open(newline="", encoding="utf-8") as file:
-            return [row for row in csv.DictReader(file) if None not in row.values()]
+        return read_table(self.path, ["epoch"]) if self.path.exists() else []
 
     def rewind(self, epochs: int) -> None:
         """Drop the rows of epochs that will be trained again.
@@ -40,7 +39,7 @@ class MetricsFile:
         Args:
             epochs: The number of epochs that the checkpoint has completed.
         """
-        kept = [row for row in self.read() if int(row["epoch"]) < epochs]
+        kept = [row for row in self.read() if read_number(self.path, row, "epoch") < epochs]
         with replacing(self.path) as temporary, temporary.open("w", newline="") as file:
             if kept:
                 writer = csv.DictWriter(file, list(kept[0]))
@@ -54,7 +53,7 @@ class MetricsFile:
         """
         known = self.read()
         columns = list(known[0]) if known else list(row)
-        with self.path.open("a", newline="", encoding="utf-8") as file:
+        with TextIOWrapper(open_log(self.path), newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, columns, restval="nan")
             if file.tell() == 0:
                 writer.writeheader()

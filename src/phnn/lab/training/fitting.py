@@ -16,20 +16,20 @@ from phnn.io import save
 from phnn.lab.ranks import is_first_process
 from phnn.lab.recipe import Recipe
 from phnn.lab.runs import METRICS, MODEL, public
+from phnn.lab.sealing import check
 from phnn.lab.stopping import Stoppable, Stopped
 from phnn.lab.tasks.data import Data
 from phnn.lab.tasks.learner import Learner
 from phnn.lab.tasks.networks import unwrap
 from phnn.lab.tasks.sharding import gather, is_sharded
 from phnn.lab.training.build import build_data, build_learner
-from phnn.lab.training.checkpoints import Keeper
+from phnn.lab.training.checkpoints import Keeper, choose
 from phnn.lab.training.clock import Clock, TestClock, ValidationClock
 from phnn.lab.training.energy import EnergyMeter
 from phnn.lab.training.epochs import EpochLog
 from phnn.lab.training.judging import JudgeCallback
 from phnn.lab.training.progress import RunProgress, describe_run
 from phnn.lab.training.provenance import describe_environment
-from phnn.lab.training.sealing import check, choose
 from phnn.lab.training.trainer import (
     calm_lightning,
     make_callbacks,
@@ -139,6 +139,7 @@ def fit(
             "val_seconds": validation_clock.mean,
             **energy,
             "resumed": resumed,
+            "resumed_step": keeper.first_step if resumed else None,
             **describe_environment(trainer),
         }
         if judge is not None:

@@ -72,7 +72,8 @@ def open_folder(
                     with suppress(OSError):
                         parent.rmdir()
             elif isinstance(error, Exception):
-                write_json(out / FAILURE, {"error": f"{type(error).__name__}: {error}"})
+                with suppress(OSError):  # a full disk must not hide the error itself
+                    write_json(out / FAILURE, {"error": f"{type(error).__name__}: {error}"})
             raise
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from filelock import Timeout
 
-from phnn.lab.files import lock
+from phnn.lab.files import lock, open_log
 from phnn.lab.recipe import build_recipe
 from phnn.lab.runs import FAILURE, PROGRESS, Run, RunFolderError, check_folder
 
@@ -100,15 +100,15 @@ def run_all(
         number for number, run in enumerate(known) if run.result is None and run.folder in folders
     )
     running: dict[int, subprocess.Popen[bytes]] = {}
-    places: dict[int, int] = {}  # of the jobs, each with its device
+    ranks: dict[int, int] = {}  # of the jobs, each with its device
     report(known)
     pipe, own_end = os.pipe()  # its own end is closed when this process ends
     try:
         while waiting or running:
             while waiting and len(running) < jobs:
                 number = waiting.popleft()
-                places[number] = min(set(range(jobs)) - {places[each] for each in running})
-                device = devices[places[number] % len(devices)] if devices else None
+                ranks[number] = min(set(range(jobs)) - {ranks[each] for each in running})
+                device = devices[ranks[number] % len(devices)] if devices else None
                 own = None if device is None else {VISIBLE: device}
                 running[number] = start(
                     known[number], command, pipe, visible=jobs == 1, environment=own
@@ -164,6 +164,8 @@ def start(
         environment: Variables of its environment besides those of this process.
         details: What the description has besides the recipe, the names and the command.
     """
+    if run.folder.is_symlink():
+        raise RunFolderError(f"{run.folder} is a link, not the folder of a run; delete it")
     run.folder.mkdir(parents=True, exist_ok=True)
     for name in (FAILURE, PROGRESS):  # of an earlier attempt
         (run.folder / name).unlink(missing_ok=True)
@@ -172,7 +174,7 @@ def start(
     argv = [sys.executable, "-m", module, str(run.folder), json.dumps({**about, **details})]
     own = None if environment is None else {**os.environ, **environment}
     # a session of its own: Ctrl-C is for this process, which then ends the runs
-    with nullcontext() if visible else (run.folder / LOG).open("ab") as log:
+    with nullcontext() if visible else open_log(run.folder / LOG) as log:
         return subprocess.Popen(
             argv, stdin=pipe, stdout=log, stderr=log, start_new_session=True, env=own
         )

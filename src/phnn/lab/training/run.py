@@ -10,7 +10,14 @@ from typing import Any
 from phnn._screen import Screen
 from phnn.lab.ranks import check_world, is_first_process
 from phnn.lab.recipe import Recipe
-from phnn.lab.runs import RESULT, VALIDATION, read_json, write_json
+from phnn.lab.runs import (
+    RESULT,
+    VALIDATION,
+    RunFolderError,
+    find_mismatch,
+    read_json,
+    write_json,
+)
 from phnn.lab.stopping import Stoppable
 from phnn.lab.training.build import check_recipe
 from phnn.lab.training.folder import open_folder
@@ -65,6 +72,8 @@ def train(
         if finished is not None:
             return finished if is_first_process() else {}
         if judge is not None and (judged := read_json(out / VALIDATION)) is not None:
+            if error := find_mismatch(out / VALIDATION, judged, recipe.to_dict()):
+                raise RunFolderError(f"{out}: {error}; give another --out, or delete the folder")
             return judged if is_first_process() else {}
         from phnn.lab.training.fitting import fit  # Lightning takes seconds to import
 

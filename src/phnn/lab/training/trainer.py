@@ -156,15 +156,20 @@ def to_lightning(data: Data) -> lightning.LightningDataModule:
 @contextmanager
 def calm_lightning() -> Iterator[None]:
     """Hide Lightning's advice, and a warning about its own code, from the terminal."""
-    logger = logging.getLogger("lightning.pytorch")
-    level = logger.level
-    logger.setLevel(logging.WARNING)
+    # not all of lightning.fabric: it says there that a process of a run has died
+    names = ("lightning.pytorch", "lightning.fabric.utilities.distributed")
+    levels = {logging.getLogger(name): logging.getLogger(name).level for name in names}
+    for logger in levels:
+        logger.setLevel(logging.WARNING)
     try:
         with warnings.catch_warnings():
             # Lightning 2.6 uses a name of torch's pytrees that torch 2.13 deprecates
             warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)
             # it looks at the name of a method alone; averaging with shards is refused
             warnings.filterwarnings("ignore", ".*WeightAveraging.*configure_model", UserWarning)
+            # of DDP with 1×1 filters in channels-last format, whose strides have no meaning
+            warnings.filterwarnings("ignore", "Grad strides do not match bucket", UserWarning)
             yield
     finally:
-        logger.setLevel(level)
+        for logger, level in levels.items():
+            logger.setLevel(level)

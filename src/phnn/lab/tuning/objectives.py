@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from phnn._names import check_choices
+from phnn.lab.files import FileError, read_number
 from phnn.lab.runs import METRICS
 from phnn.lab.tasks.task import Score, Task
 
@@ -51,8 +52,11 @@ class Objective:
             return float(outcome[self.cost])
         from phnn.lab.training.epochs import MetricsFile  # Lightning takes seconds to import
 
-        rows = {int(row["epoch"]): row for row in MetricsFile(folder / METRICS).read()}
-        return float(rows[outcome["best_epoch"]][f"val_{self.name}"])
+        path = folder / METRICS
+        for row in MetricsFile(path).read():
+            if read_number(path, row, "epoch") == outcome["best_epoch"]:
+                return read_number(path, row, f"val_{self.name}")
+        raise FileError(f"{path} has no epoch {outcome['best_epoch']}")
 
 
 def read_objectives(text: str | None, task: Task) -> tuple[Objective, ...]:

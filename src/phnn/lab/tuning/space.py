@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from phnn._names import check_choices
-from phnn.lab.files import FileError, parse_yaml, read_text
+from phnn.lab.files import FileError, parse_yaml, read_text, refuse_functions
 from phnn.lab.recipe import Recipe, Tree, merge
 
 if TYPE_CHECKING:
@@ -57,12 +57,13 @@ class Dimension:
         return f"{self.kind}({self.low:g},{self.high:g})"
 
 
-def read_space(entries: Sequence[str]) -> tuple[Dimension, ...]:
+def read_space(entries: Sequence[str], *, trust: bool = False) -> tuple[Dimension, ...]:
     """Return the dimensions that a user opens.
 
     Args:
         entries: Texts such as "model.n=[1,2,4]" and "optimizer.lr=log(0.01,1)", or the paths of
             YAML files that map options to such values.
+        trust: Whether files may name functions, package.module:function, which training calls.
 
     Raises:
         ValueError: An entry cannot be understood, or an option is opened twice.
@@ -71,7 +72,7 @@ def read_space(entries: Sequence[str]) -> tuple[Dimension, ...]:
     for entry in entries:
         key, equals, value = entry.partition("=")
         if not equals and Path(entry).suffix in (".yaml", ".yml"):
-            pairs += _read_file(Path(entry))
+            pairs += _read_file(Path(entry), trust)
         elif not equals or not value.strip():
             raise ValueError(f"the space {entry!r} must be OPTION=VALUES, with {SYNTAX}")
         else:
@@ -116,12 +117,14 @@ def apply(recipe: Mapping[str, Any], values: Mapping[str, Any]) -> Tree:
     return tree
 
 
-def _read_file(path: Path) -> list[tuple[str, Any]]:
+def _read_file(path: Path, trust: bool) -> list[tuple[str, Any]]:
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path} with a space")
     tree = parse_yaml(read_text(path), path.name)
     if not isinstance(tree, Mapping):
         raise ValueError(f"{path} must map options to values: 'model.n: [1, 2, 4]'")
+    if not trust:
+        refuse_functions(tree, path)
     pairs: list[tuple[str, Any]] = []
     for key, value in tree.items():
         if isinstance(value, Mapping):

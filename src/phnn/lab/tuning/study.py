@@ -17,6 +17,7 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
+from phnn.lab.files import check_regular
 from phnn.lab.recipe import Recipe, differences
 from phnn.lab.runs import public
 from phnn.lab.seeds import derive_seed
@@ -97,6 +98,7 @@ def open_storage(where: str) -> BaseStorage:
         ValueError: The database cannot be opened.
     """
     if "://" not in where:
+        check_regular(Path(where))
         Path(where).parent.mkdir(parents=True, exist_ok=True)
         return JournalStorage(JournalFileBackend(where))
     from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError

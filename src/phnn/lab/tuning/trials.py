@@ -18,9 +18,10 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState
 
 from phnn.io.atomic import write_text
-from phnn.lab.files import lock
+from phnn.io.header import check_fields
+from phnn.lab.files import FileError, lock
 from phnn.lab.recipe import Recipe, Tree, build_recipe
-from phnn.lab.runs import FAILURE, VALIDATION, Run, read_json
+from phnn.lab.runs import FAILURE, VALIDATION, Run, RunFolderError, find_mismatch, read_json
 from phnn.lab.training import check_recipe
 from phnn.lab.tuning.objectives import Objective
 from phnn.lab.tuning.space import Dimension, apply
@@ -99,7 +100,7 @@ class Trials:
         self.names = dict(names)
         self.limit = limit
         self.runs.mkdir(parents=True, exist_ok=True)
-        self.place = _identify(out)
+        self.worker = _identify(out)
         self.mine: set[int] = set()
 
     def next(self) -> Active | None:
@@ -134,25 +135,18 @@ class Trials:
             active: The trial.
             code: The exit code of its process.
         """
-        folder = active.run.folder
-        outcome, failure = read_json(folder / VALIDATION), read_json(folder / FAILURE)
-        trial = active.trial
-        error = None
-        if outcome is None:
-            error = (failure or {}).get("error") or f"its process ended with exit code {code}"
-        elif outcome["best_epoch"] is None:
-            error = "no epoch had a finite score"
-        if error is None:
-            assert outcome is not None
-            trial.set_user_attr("parameters", outcome["parameters"])
+        trial, folder = active.trial, active.run.folder
+        try:
+            outcome = _read_outcome(active.run, code)
             values = [objective.measure(folder, outcome) for objective in self.objectives]
+            trial.set_user_attr("parameters", outcome["parameters"])
             if outcome["given_up"]:
                 self.study.tell(trial, state=TrialState.PRUNED)
             elif all(map(math.isfinite, values)):
                 self.study.tell(trial, values)
             else:
-                error = f"its objectives are {values}"
-        if error is not None:
+                raise RunFolderError(f"its objectives are {values}")
+        except (RunFolderError, FileError) as error:
             trial.set_user_attr("error", str(error))
             self.study.tell(trial, state=TrialState.FAIL)
         self.mine.discard(trial.number)
@@ -167,7 +161,7 @@ class Trials:
     def _orphans(self) -> Iterator[tuple[optuna.Trial, AcquireReturnProxy[BaseFileLock]]]:
         """Yield trials of this folder whose worker is gone."""
         for found in self._running():
-            if found.user_attrs.get("place") != self.place or found.number in self.mine:
+            if found.user_attrs.get("worker") != self.worker or found.number in self.mine:
                 continue
             claim = self._claim(found.number)
             if claim is not None:
@@ -183,7 +177,7 @@ class Trials:
             claim = self._claim(trial.number)
             if claim is not None:  # another worker of this folder may have been faster
                 break
-        trial.set_user_attr("place", self.place)
+        trial.set_user_attr("worker", self.worker)
         trial.set_user_attr("alive", time.time())
         if self.limit is not None and self.count(before=trial.number) >= self.limit:
             self._skip(trial, "other workers have done enough", learn=False)
@@ -192,11 +186,11 @@ class Trials:
         return trial, claim
 
     def _create(self) -> optuna.Trial:
-        """Return a trial that was queued, or a new one, which has its place from the beginning."""
+        """Return a trial that was queued, or a new one, which has its worker from the beginning."""
         if self.study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
             return self.study.ask()
         new = optuna.trial.create_trial(
-            state=TrialState.RUNNING, user_attrs={"place": self.place, "alive": time.time()}
+            state=TrialState.RUNNING, user_attrs={"worker": self.worker, "alive": time.time()}
         )
         made = self.study._storage.create_new_trial(self.study._study_id, template_trial=new)
         return optuna.Trial(self.study, made)
@@ -238,7 +232,7 @@ class Trials:
         for found in self._running():
             began = found.datetime_start.timestamp() if found.datetime_start else 0.0
             silent = time.time() - max(began, found.user_attrs.get("alive", 0.0))
-            if found.user_attrs.get("place") == self.place or silent < LOST_SECONDS:
+            if found.user_attrs.get("worker") == self.worker or silent < LOST_SECONDS:
                 continue
             # another worker may see the same; one of them succeeds
             with suppress(UpdateFinishedTrialError, ValueError):
@@ -248,10 +242,33 @@ class Trials:
                 self.study.enqueue_trial(found.params)
 
 
+def _read_outcome(run: Run, code: int) -> dict[str, Any]:
+    """Return the outcome of a trial whose process has ended.
+
+    Raises:
+        RunFolderError: It has failed, or what its folder holds belongs to another recipe.
+    """
+    if (failure := read_json(run.folder / FAILURE)) is not None:
+        raise RunFolderError(str(failure.get("error")))
+    outcome: dict[str, Any] | None = read_json(run.folder / VALIDATION)
+    error = outcome and find_mismatch(run.folder / VALIDATION, outcome, run.recipe)
+    if error:
+        raise RunFolderError(f"{error}; give another --out")
+    if outcome is None or code != 0:
+        raise RunFolderError(f"its process ended with exit code {code}")
+    if outcome.get("best_epoch") is None:
+        raise RunFolderError("no epoch had a finite score")
+    try:
+        check_fields(outcome, {"parameters": int, "train_seconds": int | float, "given_up": bool})
+    except ValueError as damage:
+        raise RunFolderError(f"{run.folder / VALIDATION} is damaged ({damage})") from None
+    return outcome
+
+
 def _identify(out: Path) -> str:
     """Return a name for a folder that no other folder has, on whatever machine."""
-    path = out / ".place"
-    with lock(out / ".place.lock"):
+    path = out / ".worker"
+    with lock(out / ".worker.lock"):
         if not path.exists():
             write_text(path, uuid.uuid4().hex)
     return path.read_text(encoding="utf-8").strip()

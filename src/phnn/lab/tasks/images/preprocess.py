@@ -14,6 +14,7 @@ from phnn.lab.tasks.images.decode import fit, to_rgb
 
 METADATA_KEYS = ("classes", "image_size", "crop", "mean", "std")
 LARGEST = 4096  # side of an image, in pixels
+LARGEST_AREA = 2**22  # pixels: a network holds several times as many numbers for each
 
 
 def check_metadata(metadata: Mapping[str, Any]) -> None:
@@ -31,6 +32,10 @@ def check_metadata(metadata: Mapping[str, Any]) -> None:
     size, crop, classes = (metadata[key] for key in ("image_size", "crop", "classes"))
     if not _is_list(size, int, 2) or not all(1 <= side <= LARGEST for side in size):
         raise ValueError(f"image_size={size!r} in the metadata must be two sides up to {LARGEST}")
+    if math.prod(size) > LARGEST_AREA:
+        raise ValueError(
+            f"image_size={size!r} in the metadata has more than {LARGEST_AREA:,} pixels"
+        )
     if not _is_number(crop) or not 0 < crop <= 1:
         raise ValueError(f"crop={crop!r} in the metadata must be above 0 and at most 1")
     if not isinstance(classes, list | tuple) or not all(isinstance(c, str) for c in classes):

@@ -118,13 +118,13 @@ def find_cifar(folder: Path) -> CifarFolder | None:
     found = []
     for layout, (splits, (meta, _, _)) in CIFAR.items():
         names = [meta, *(name for files in splits.values() for name in files)]
-        for place in (folder, folder / layout):
-            there = [name for name in names if (place / name).is_file()]
+        for base in (folder, folder / layout):
+            there = [name for name in names if (base / name).is_file()]
             if meta in there:
                 missing = [name for name in names if name not in there]
                 if missing:
-                    raise ValueError(f"{place} lacks {', '.join(missing)} of {layout}")
-                found.append(CifarFolder(place, layout))
+                    raise ValueError(f"{base} lacks {', '.join(missing)} of {layout}")
+                found.append(CifarFolder(base, layout))
     refuse_several(folder, [each.folder for each in found])
     return found[0] if found else None
 

@@ -11,7 +11,12 @@ import torch
 from torch import Tensor
 
 from phnn.lab.tasks.sound import labels as true
-from phnn.lab.tasks.sound.features import preprocess, restore_magnitudes
+from phnn.lab.tasks.sound.features import (
+    DETECTION_KEYS,
+    check_metadata,
+    preprocess,
+    restore_magnitudes,
+)
 from phnn.lab.tasks.sound.labels import FRAMES_PER_SECOND, read_events
 from phnn.lab.tasks.sound.recordings import MICROPHONES, find_labels, read_format, read_wave
 from phnn.lab.tasks.task import Answer
@@ -103,11 +108,17 @@ def detect(
     """
     if not 0 < threshold < 1:
         raise ValueError(f"threshold={threshold} must be a probability between 0 and 1")
+    check_metadata(metadata, DETECTION_KEYS)
     for file in find_recordings(recordings):
         waves = _find_waves(file, metadata["microphones"])
         wave = _read(waves, metadata)
         magnitudes, probabilities = _hear(model, metadata, wave)
         seconds = wave.shape[1] / metadata["rate"]
+        if not metadata["classes"] or probabilities.shape[1] % len(metadata["classes"]):
+            raise ValueError(
+                f"the network has {probabilities.shape[1]} outputs, its metadata "
+                f"{len(metadata['classes'])} classes"
+            )
         events = find_events(probabilities, metadata["classes"], seconds, threshold)
         yield Heard(
             file=file,
@@ -126,6 +137,7 @@ def read_inputs(metadata: Mapping[str, Any], files: Sequence[str | Path]) -> Ite
         metadata: The metadata of the network.
         files: Recordings, of the first microphone.
     """
+    check_metadata(metadata, DETECTION_KEYS)
     length = round(metadata["seconds"] * metadata["rate"])
     for file in files:
         wave = _read(_find_waves(Path(file), metadata["microphones"]), metadata)

@@ -1,11 +1,13 @@
 """From samples to the input of a network."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
+from phnn.io.header import check_fields
 from phnn.lab.tasks.sound.labels import FRAMES_PER_SECOND
 from phnn.lab.tasks.sound.spectrograms import WINDOW, Order, find_phases, spectrogram
 
@@ -14,6 +16,16 @@ Magnitudes = Literal["linear", "log"]
 POOLED = 8  # frames of a spectrogram for each frame of labels
 FLOOR = 1e-7  # added to magnitudes before their logarithm; a full-scale sine has 1e-3
 METADATA_KEYS = ("rate", "microphones", "channels", "phase", "order", "magnitudes", "mean", "std")
+DETECTION_KEYS = (*METADATA_KEYS, "seconds", "classes")  # for whole recordings
+KINDS: dict[str, Any] = {
+    **dict.fromkeys(("rate", "microphones", "channels"), int),
+    "phase": bool,
+    **dict.fromkeys(("order", "magnitudes"), str),
+    **dict.fromkeys(("mean", "std", "classes"), list),
+    "seconds": int | float,
+}
+MOST = {"microphones": 2, "channels": 64}
+LARGEST = 1e30  # of means and standard deviations
 
 
 def count_hop(rate: int) -> int:
@@ -87,6 +99,40 @@ def standardize(spectrograms: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     return (spectrograms.float() - mean[:, None, None]).div_(std[:, None, None])
 
 
+def check_metadata(metadata: Mapping[str, Any], wanted: Sequence[str] = METADATA_KEYS) -> None:
+    """Raise a ValueError for metadata that cannot be those of a network for sound.
+
+    Args:
+        metadata: What came with a network, perhaps from a file of somebody else.
+        wanted: The keys that are needed.
+    """
+    missing = [key for key in wanted if key not in metadata]
+    if missing:
+        raise ValueError(
+            f"the metadata lack {', '.join(missing)}; save the model with "
+            "metadata=SoundData.metadata()"
+        )
+    try:
+        known = check_fields(metadata, {key: KINDS[key] for key in wanted})
+    except ValueError as error:
+        raise ValueError(f"the metadata are not those of a network for sound: {error}") from None
+    for key in ("microphones", "channels"):
+        if not 1 <= known[key] <= MOST[key]:
+            raise ValueError(f"{key}={known[key]} in the metadata must be from 1 to {MOST[key]}")
+    count_hop(known["rate"])
+    check_magnitudes(known["magnitudes"])
+    for key in ("mean", "std"):
+        numbers = [v for v in known[key] if isinstance(v, int | float) and abs(v) < LARGEST]
+        if len(numbers) < len(known[key]) or len(numbers) != len(known["mean"]):
+            raise ValueError(f"{key} in the metadata must be a list of finite numbers")
+    if min(known["std"], default=0) <= 0:
+        raise ValueError("std in the metadata must be above 0")
+    if "seconds" in known and not 1 <= known["seconds"] * known["rate"] < math.inf:
+        raise ValueError(f"seconds={known['seconds']} in the metadata must be above 0")
+    if not all(isinstance(name, str) for name in known.get("classes", [""])):
+        raise ValueError("classes in the metadata must be a list of names")
+
+
 def preprocess(wave: Tensor, metadata: Mapping[str, Any]) -> Tensor:
     """Make the input of a network from samples, as in its training.
 
@@ -98,12 +144,7 @@ def preprocess(wave: Tensor, metadata: Mapping[str, Any]) -> Tensor:
     Returns:
         float32 (batch, channels, bins, frames); the batch is 1 where `wave` has none.
     """
-    missing = [key for key in METADATA_KEYS if key not in metadata]
-    if missing:
-        raise ValueError(
-            f"the metadata lack {', '.join(missing)}; save the model with "
-            "metadata=SoundData.metadata()"
-        )
+    check_metadata(metadata)
     microphones, channels = metadata["microphones"], metadata["channels"]
     if wave.ndim not in (2, 3) or wave.shape[-2] != microphones * channels:
         raise ValueError(
@@ -119,6 +160,9 @@ def preprocess(wave: Tensor, metadata: Mapping[str, Any]) -> Tensor:
         microphones=microphones,
     )
     mean, std = (torch.tensor(metadata[key], device=wave.device) for key in ("mean", "std"))
-    if not (mean.isfinite().all() and std.isfinite().all() and (std > 0).all()):
-        raise ValueError("mean and std in the metadata must be finite, and std above 0")
+    if len(mean) != features.shape[-3]:
+        raise ValueError(
+            f"mean and std in the metadata have {len(mean)} numbers, the features "
+            f"{features.shape[-3]} channels"
+        )
     return standardize(features, mean, std)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from phnn.io import replacing
+from phnn.io.arrays import read_arrays
 from phnn.lab.runs import Run
 from phnn.lab.tasks.images import ImageData
 from phnn.lab.tasks.report import RunLoader, Say
@@ -21,6 +21,7 @@ from phnn.lab.tasks.report import RunLoader, Say
 logger = logging.getLogger(__name__)
 
 FILE = "evaluation.npz"  # in the folder of a run
+COLUMNS = {"labels": np.int64, "predictions": np.int64, "probabilities": np.float32}
 
 
 @dataclass(frozen=True)
@@ -86,12 +87,22 @@ def _read(path: Path, digest: str) -> Answers | None:
     if not path.is_file():
         return None
     try:
-        with np.load(path, allow_pickle=False) as file:
-            if "digest" not in file or str(file["digest"]) != digest:
-                return None
-            classes = tuple(str(name) for name in file["classes"])
-            return Answers(classes, file["labels"], file["predictions"], file["probabilities"])
-    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        kept = read_arrays(path)
+        if str(kept.get("digest")) != digest:
+            return None
+        classes = tuple(map(str, kept["classes"]))
+        columns = [kept[name] for name in COLUMNS]
+        if {each.shape for each in columns} != {(len(columns[0]),)}:
+            raise ValueError("its columns differ in length")
+        if not all(
+            0 <= each.min(initial=0) <= each.max(initial=0) < len(classes) for each in columns[:2]
+        ):
+            raise ValueError("it has classes without a name")
+        return Answers(
+            classes,
+            *(each.astype(kind) for each, kind in zip(columns, COLUMNS.values(), strict=True)),
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
         logger.warning("%s is damaged (%s) and is made again", path, error)
         return None
 

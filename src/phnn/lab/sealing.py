@@ -13,7 +13,7 @@ import shutil
 import zipfile
 from pathlib import Path
 
-from phnn.lab.runs import BEST, LAST, PREVIOUS, RunFolderError
+from phnn.lab.runs import RunFolderError
 
 logger = logging.getLogger(__name__)
 
@@ -73,35 +73,37 @@ def check(path: Path) -> None:
                 wrong = "its comment"
     except (zipfile.BadZipFile, OSError, EOFError, ValueError, NotImplementedError) as error:
         raise DamagedCheckpointError(
-            f"{path} is damaged, or not a checkpoint of phnn train: {error}"
+            f"{path} is damaged, or not a checkpoint of phnn: {error}"
         ) from error
     if wrong:
         raise DamagedCheckpointError(f"{path} is damaged: {wrong} does not match its checksum")
 
 
-def keep(last: Path) -> None:
+def keep(last: Path, previous: Path) -> None:
     """Keep the last checkpoint as the one before it; a new one is about to replace it.
 
     Args:
         last: The checkpoint; it stays where it is, too.
+        previous: Where to keep it.
     """
     if not last.exists():
         return
-    kept = last.with_name(Path(PREVIOUS).name)
-    temporary = kept.with_name(f".{kept.name}.tmp")
+    temporary = previous.with_name(f".{previous.name}.tmp")
     temporary.unlink(missing_ok=True)
     try:
         os.link(last, temporary)
     except OSError:  # a file system without links
         shutil.copyfile(last, temporary)
-    os.replace(temporary, kept)
+    os.replace(temporary, previous)
 
 
-def choose(folder: Path) -> bool:
-    """Make sure that the last checkpoint of a run is whole; otherwise take the one before it.
+def choose(last: Path, previous: Path, remedy: str) -> bool:
+    """Make sure that the last checkpoint is whole; otherwise take the one before it.
 
     Args:
-        folder: The folder of the run.
+        last: The last checkpoint.
+        previous: The one before it.
+        remedy: What to do if both are damaged.
 
     Returns:
         Whether there is a checkpoint to continue from.
@@ -109,15 +111,12 @@ def choose(folder: Path) -> bool:
     Raises:
         DamagedCheckpointError: There are checkpoints, and none of them is whole.
     """
-    last, previous, best = folder / LAST, folder / PREVIOUS, folder / BEST
-    remedy = f"delete {last.parent} to train again from the beginning"
     if not last.exists() and not previous.exists():
         return False
     try:
-        if last.exists():
-            check(last)
-        else:
+        if not last.exists():
             raise DamagedCheckpointError(f"{last} is missing")
+        check(last)
     except DamagedCheckpointError as damage:
         try:
             if not previous.exists():
@@ -127,11 +126,6 @@ def choose(folder: Path) -> bool:
             raise DamagedCheckpointError(f"{damage}; {error}; {remedy}") from None
         os.replace(previous, last)
         logger.warning("%s; the run continues from the checkpoint before it", damage)
-    if best.exists():
-        try:
-            check(best)
-        except DamagedCheckpointError as damage:
-            raise DamagedCheckpointError(f"{damage}; {remedy}") from None
     return True
 
 

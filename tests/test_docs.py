@@ -100,3 +100,13 @@ def test_commands_exist(page):
 
 def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_text().splitlines()) <= 130
+
+
+def test_each_promise_names_a_test_that_exists():
+    page = (ROOT / "docs" / "reliability.md").read_text()
+    file = known = ""
+    for path, function in re.findall(r"`(tests/[\w/]+\.py)?(?:::)?(test_\w+)?`", page):
+        if path:
+            file, known = path, (ROOT / path).read_text()
+        assert f"def {function}" in known, f"{file} has no {function}"  # of the file before it
+    assert file

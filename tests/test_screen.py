@@ -1,6 +1,7 @@
 """Progress on stderr: live lines on a terminal, plain lines elsewhere."""
 
 import io
+import time
 
 import pytest
 
@@ -44,6 +45,25 @@ def test_a_bar_on_a_terminal(clock):
         clock[0] = 3.0
         bar("fitting layers", 2, 4)
     assert stream.getvalue() == f"{'█' * 10}{'·' * 10} fitting layers: 2 of 4, 6 s left\r\x1b[J"
+
+
+def test_the_time_goes_on_while_a_step_takes_long(monkeypatch):
+    monkeypatch.setattr(_screen, "BEAT", 0.02)
+    monkeypatch.setattr(_screen, "QUIET", 0.0)
+    stream = Terminal()
+    with ProgressBar(stream) as bar:
+        bar("fitting layers", 0, 4)
+        end = time.monotonic() + 10
+        while stream.getvalue().count("0 of 4, 0 s so far") < 3 and time.monotonic() < end:
+            time.sleep(0.01)
+        bar.phase("writing the file")
+        while stream.getvalue().count("writing the file … 0 s") < 3 and time.monotonic() < end:
+            time.sleep(0.01)
+        bar.show("written", now=True)
+        assert not stream.getvalue().endswith("… 0 s")
+    assert stream.getvalue().count("fitting layers: 0 of 4, 0 s so far") >= 3
+    assert stream.getvalue().count("writing the file … 0 s") >= 3
+    assert stream.getvalue().endswith("\r\x1b[J")
 
 
 def test_several_live_lines_below_lines_that_stay(clock, monkeypatch):

@@ -2,7 +2,21 @@
 
 import difflib
 import re
-from collections.abc import Iterable
+import types
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+# what people call the types of options
+KINDS = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    tuple: "a list",
+    Path: "a path",
+    type(None): "null",
+}
 
 
 def suggest(name: object, known: Iterable[object]) -> str:
@@ -29,6 +43,51 @@ def check_choices(what: str, names: Iterable[object], known: Iterable[object]) -
         if name not in known:
             every = ", ".join(map(str, known))
             raise ValueError(f"unknown {what} {name!r}; {suggest(name, known)}known are {every}")
+
+
+def check_types(section: str, given: Mapping[str, Any], function: Callable[..., Any]) -> None:
+    """Raise a ValueError for the first option whose value has another type than it should.
+
+    Args:
+        section: The section of the recipe.
+        given: The options.
+        function: A function or class whose signature has them; other types than `KINDS` and
+            literals are not checked.
+
+    Example:
+        >>> def load(batch_size: int = 32, limit: int | None = None): ...
+        >>> check_types("data", {"batch_size": 64, "limit": None}, load)
+        >>> check_types("data", {"batch_size": "x"}, load)
+        Traceback (most recent call last):
+        ValueError: data.batch_size='x' must be a whole number
+    """
+    hints = get_type_hints(vars(function).get("__init__", function))  # of a class or a function
+    for name, value in given.items():
+        accepted = _list_types(hints.get(name))
+        if accepted and not any(_is_a(value, kind) for kind in accepted):
+            known = " or ".join(_describe_type(kind) for kind in accepted)
+            raise ValueError(f"{section}.{name}={value!r} must be {known}")
+
+
+def _list_types(hint: Any) -> list[Any]:
+    """Return the types that a hint accepts; none where one of them cannot be checked."""
+    parts = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    known = [part if get_origin(part) is Literal else get_origin(part) or part for part in parts]
+    is_known = all(get_origin(part) is Literal or part in KINDS for part in known)
+    return known if is_known else []
+
+
+def _is_a(value: object, kind: Any) -> bool:
+    if get_origin(kind) is Literal:
+        return value in get_args(kind)
+    if isinstance(value, bool):
+        return kind is bool
+    more = {float: (int, float), tuple: (list, tuple), Path: (str, Path)}
+    return isinstance(value, more.get(kind, kind))
+
+
+def _describe_type(kind: Any) -> str:
+    return " or ".join(get_args(kind)) if get_origin(kind) is Literal else KINDS[kind]
 
 
 def printable(text: str) -> str:

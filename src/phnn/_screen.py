@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TextIO
 
+from phnn._names import printable
+
 QUIET = 1.5  # seconds before a live line is shown: what is quick is not shown
 PAUSE = 10.0  # seconds between two plain lines
 REFRESH = 0.1  # seconds between two changes on a terminal
+BEAT = 1.0  # seconds between two changes of the time on a terminal
 WIDTH = 20  # characters of a bar
 
 Progress = Callable[[str, int, int], None]  # what is done, how far, and of how much
@@ -20,8 +24,8 @@ Progress = Callable[[str, int, int], None]  # what is done, how far, and of how 
 class Screen:
     """Lines that stay, and below them live lines that change.
 
-    On a terminal the live lines are written over. Elsewhere, as in a log, one of them is written
-    from time to time.
+    On a terminal the live lines are written over, and a time goes on in them while a step takes
+    long. Elsewhere, as in a log, one of them is written from time to time.
 
     Args:
         stream: Where to write; stderr by default.
@@ -35,10 +39,14 @@ class Screen:
         self._shown_at = -PAUSE
         self._shown: Sequence[str] = ()
         self._height = 0  # live lines on the terminal now
+        self._lock = threading.RLock()
+        self._live: Callable[[], str] | None = None  # the live line, if it has a time in it
+        self._pulse: threading.Event | None = None  # ends what draws it again
 
     def say(self, *lines: str) -> None:
-        """Write lines that stay."""
-        self._write(self._erase() + "".join(f"{line}\n" for line in lines))
+        """Write lines that stay; what they name may come from a file."""
+        with self._lock:
+            self._write(self._erase() + "".join(f"{printable(line)}\n" for line in lines))
 
     def show(self, *lines: str, now: bool = False) -> None:
         """Replace the live lines.
@@ -47,6 +55,41 @@ class Screen:
             lines: The new ones.
             now: Whether to show them even if others were shown a moment ago.
         """
+        with self._lock:
+            self._live = None
+            self._draw(lines, now)
+
+    def phase(self, text: str) -> None:
+        """Say what begins now, to somebody who watches; a log has no use for it."""
+        if self.is_terminal:
+            began = time.monotonic()
+            self._keep(lambda: f"{text} … {_tell(began)}".rstrip(), now=True)
+
+    def close(self) -> None:
+        """Remove the live lines."""
+        with self._lock:
+            self._live = None
+            if self._pulse is not None:
+                self._pulse.set()
+                self._pulse = None
+            self._write(self._erase())
+
+    def _keep(self, live: Callable[[], str], *, now: bool) -> None:
+        """Show a line, and on a terminal draw it again while it is the live line."""
+        with self._lock:
+            self._live = live
+            self._draw([live()], now)
+            if self.is_terminal and self._pulse is None:
+                self._pulse = threading.Event()
+                threading.Thread(target=self._beat, args=[self._pulse], daemon=True).start()
+
+    def _beat(self, ended: threading.Event) -> None:
+        while not ended.wait(BEAT):
+            with self._lock:
+                if self._live is not None:
+                    self._draw([self._live()], now=False)
+
+    def _draw(self, lines: Sequence[str], now: bool) -> None:
         clock = time.monotonic()
         pause = REFRESH if self.is_terminal else PAUSE
         if clock < self._quiet_until or (clock - self._shown_at < pause and not now):
@@ -62,15 +105,6 @@ class Screen:
             self._write(text)
         else:
             self._write("".join(f"{line}\n" for line in lines))
-
-    def phase(self, text: str) -> None:
-        """Say what begins now, to somebody who watches; a log has no use for it."""
-        if self.is_terminal:
-            self.show(f"{text} …", now=True)
-
-    def close(self) -> None:
-        """Remove the live lines."""
-        self._write(self._erase())
 
     def _erase(self) -> str:
         """Return what removes the live lines."""
@@ -115,14 +149,24 @@ class ProgressBar(Screen):
         if done < last:  # the same again, as for another budget
             began, first = clock, done
         self._began[what] = (began, first, done)
-        text = f"{what}: {done} of {total}"
-        spent = clock - began
-        if first < done < total and spent > QUIET:
-            text += f", {format_time(spent / (done - first) * (total - done))} left"
-        shown = f"{draw_bar(done, total)} {text}" if self.is_terminal else text
-        self.show(shown, now=what not in self._seen)
+
+        def describe() -> str:
+            text, spent = f"{what}: {done} of {total}", time.monotonic() - began
+            if first < done < total and spent > QUIET:
+                text += f", {format_time(spent / (done - first) * (total - done))} left"
+            elif self.is_terminal and spent > QUIET:
+                text += f", {_tell(began)} so far"
+            return f"{draw_bar(done, total)} {text}" if self.is_terminal else text
+
+        self._keep(describe, now=what not in self._seen)
         if clock >= self._quiet_until:
             self._seen.add(what)
+
+
+def _tell(began: float) -> str:
+    """Return the time since a moment, once it is worth a word."""
+    spent = time.monotonic() - began
+    return format_time(spent) if spent > QUIET else ""
 
 
 def draw_bar(done: float, total: float, width: int = WIDTH) -> str:

@@ -43,12 +43,12 @@ def keep_columns(
     """
     kept: list[int] = []
     for number, column in enumerate(zip(*rows, strict=True)):
-        trial = [*kept, number]
-        widths = [max(len(row[i]) for row in rows) for i in trial]
+        wider = [*kept, number]
+        widths = [max(len(row[i]) for row in rows) for i in wider]
         if not any(column[1:]):
             continue
         if number < first or sum(widths) + 2 * (len(widths) - 1) <= width:
-            kept = trial
+            kept = wider
     return [[row[i] for i in kept] for row in rows]
 
 

@@ -66,6 +66,7 @@ def test_bench_compiled(here, call, monkeypatch):
     assert len(compiled) > 5  # the models, and the layers before they are chosen
 
 
+@pytest.mark.slow
 def test_bench_in_several_runtimes(here, call):
     pytest.importorskip("onnxruntime")
     table = here / "bench.csv"

@@ -95,7 +95,7 @@ def test_a_run_shows_itself_and_goes_on(train, tmp_path):
     assert lines[2] == "folder   runs/tiny-real-seed0"
     assert any(line.startswith("epoch 1/1  loss ") for line in lines)
     assert out.startswith("test accuracy ")
-    assert "trained 1 epochs in " in out
+    assert "trained 1 epoch in " in out
     assert ", tested in " in out
     folder = tmp_path / "runs" / "tiny-real-seed0"
     first = json.loads((folder / "result.json").read_text())

@@ -31,7 +31,7 @@ def test_convert(dense, call, options, kind):
     code, out, _ = call("inspect", small)
     assert code == 0
     assert kind in out
-    assert f"{small.stat().st_size:,} bytes in {small}" in out
+    assert f"{small.stat().st_size:,} bytes in {small}" in " ".join(out.split())
     assert phnn.load(small).phnn_metadata == phnn.load(dense).phnn_metadata
 
 
@@ -155,6 +155,8 @@ def test_a_program_that_cannot_be_written(here, call):
         ("fold=False may help; fold=True, too", "--no-fold may help; --fold, too"),
         ("use format=\"torch\" or format='onnx'", "use --format torch or --format onnx"),
         ("learn_n=3 and model.n=3 are others", "learn_n=3 and model.n=3 are others"),
+        ("the folder runs/digits-n=4-seed0", "the folder runs/digits-n=4-seed0"),
+        ("the variants 'real' and 'n=2'; n=3", "the variants 'real' and 'n=2'; --n 3"),
     ],
 )
 def test_words_of_the_command_line(message, words):

@@ -150,6 +150,17 @@ def test_onnx_needs_the_export_extra(here, refuse, monkeypatch):
     assert 'pip install "phnn[export]", or use --format torch' in message
 
 
+def test_a_runtime_that_is_missing_or_too_old_names_its_extra(refuse, monkeypatch):
+    argv = ("bench", "resnet20", "--runtime", "openvino")
+    with monkeypatch.context() as patch:
+        patch.setattr("importlib.util.find_spec", lambda name: None)
+        assert 'pip install "phnn[openvino]"' in refuse(*argv)
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "0.1")
+    message = refuse(*argv)
+    assert "0.1 is too old" in message
+    assert 'pip install -U "phnn[openvino]"' in message
+
+
 def test_the_package_is_the_command():
     argv = [sys.executable, "-m", "phnn", "--version"]
     done = subprocess.run(argv, capture_output=True, text=True, check=True)

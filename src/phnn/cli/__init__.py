@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -14,6 +15,7 @@ from phnn._names import printable, suggest
 from phnn.cli.parser import Parser
 from phnn.cli.streams import announce, patient_streams
 from phnn.cli.training import FAILED_RUNS
+from phnn.lab.stopping import Stoppable, Stopped
 
 __all__ = ["FAILED_RUNS", "USER_ERROR", "main"]
 
@@ -36,6 +38,8 @@ EXTRAS = {
             "PIL",
             "captum",
             "datasets",
+            "filelock",
+            "jinja2",
             "jsonargparse",
             "lightning",
             "matplotlib",
@@ -50,16 +54,19 @@ EXTRAS = {
     **dict.fromkeys(["pyroomacoustics", "soundfile"], "sound"),
     **dict.fromkeys(["onnx", "onnxruntime", "onnxscript"], "export"),
     "codecarbon": "energy",
-    "optuna": "tune",
+    "huggingface_hub": "hub",
+    "openvino": "openvino",
+    **dict.fromkeys(["optuna", "psycopg"], "tune"),
 }
-# how to go on after Ctrl-C, where it is not the same command again
+# how to go on after Ctrl-C or SIGTERM, where it is not the same command again
+CONTINUES = "give the same command again to continue"
 AGAIN = {
+    **dict.fromkeys(["train", "compare", "tune", "paper", "simulate"], CONTINUES),
     "convert": "nothing was written; with --cache FOLDER the same command goes on where it was",
     "report": "the same command goes on with what is computed already",
     "predict": "nothing was written; give the same command again",
     "export": "nothing was written; give the same command again",
 }
-INTERRUPTED = 128 + 2
 CLOSED_PIPE = 128 + 13  # as shells tell a process that SIGPIPE ended
 # mistakes of the user besides ValueError, TypeError and OSError; by name, because the import of
 # Lightning alone takes seconds
@@ -74,12 +81,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns:
         0; 1 when runs of a comparison or claims of toy failed; 2 after an error that the user can
-        fix; 130 after Ctrl-C; 141 when the reader of a pipe has gone, after the work. An error is
-        printed as one line; with PHNN_DEBUG in the environment, with its traceback.
+        fix; 130 after Ctrl-C and 143 after SIGTERM; 141 when the reader of a pipe has gone, after
+        the work. An error is printed as one line; with PHNN_DEBUG in the environment, with its
+        traceback.
     """
     command, *rest = (sys.argv[1:] if argv is None else list(argv)) or ["--help"]
     logging.basicConfig(format="%(message)s")
-    with patient_streams() as out:
+    with patient_streams() as out, Stoppable():
         code = _answer(command, rest)
     return CLOSED_PIPE if out.gone and code == 0 else code
 
@@ -94,10 +102,11 @@ def _answer(command: str, argv: Sequence[str]) -> int:
             print(f"phnn {phnn.__version__}")
             return 0
         return _run(command, argv)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Stopped) as error:
+        stopped = error if isinstance(error, Stopped) else Stopped(signal.SIGINT)
         hint = AGAIN.get(command, "give the same command again")
-        print(f"\nphnn: stopped by Ctrl-C; {hint}", file=sys.stderr)
-        return INTERRUPTED
+        print(f"\nphnn: stopped by {stopped.name}; {hint}", file=sys.stderr)
+        return stopped.exit_code
     except Exception as error:
         message = _explain(error)
         if message is None or os.environ.get("PHNN_DEBUG"):
@@ -142,6 +151,8 @@ def _render_help() -> str:
 
 def _explain(error: Exception) -> str | None:
     """Return what the user should read of an error; None for a mistake of ours."""
+    if isinstance(error, ImportError) and "pip install" in str(error):  # the library knows what
+        return str(error)
     if isinstance(error, ModuleNotFoundError):
         if error.name is None:  # one of Lightning's, such as for an accelerator
             return str(error)

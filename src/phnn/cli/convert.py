@@ -73,12 +73,14 @@ def add_arguments(parser: Parser) -> None:
         default=SAMPLES,
         help=f"most samples of the calibration data that are used; {SAMPLES:,} by default",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of what is drawn from the data")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="seed for sampling the calibration data"
+    )
     parser.add_argument(
         "--evaluate",
-        help="find the smallest model by a score: package.module:function of a function of a "
-        "model; or validation, the score of a run on its validation split, which is the default "
-        "with --tolerance",
+        help="find the smallest model by a score: package.module:function, which takes a "
+        "model and returns its score; or validation, the score of a run on its validation split, "
+        "which is the default with --tolerance",
     )
     parser.add_argument("--tolerance", type=float, help="by how much the score may fall")
     parser.add_flag("relative", "take the tolerance as a share of the score", default=False)
@@ -86,7 +88,7 @@ def add_arguments(parser: Parser) -> None:
         "--lower-is-better",
         action="store_true",
         default=None,
-        help="a lower score is better, as of a loss",
+        help="a lower score is better, for example a loss",
     )
     parser.add_argument(
         "--kinds",

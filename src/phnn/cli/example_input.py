@@ -86,14 +86,12 @@ def read_arrays(path: Path) -> tuple[Tensor, ...]:
     import numpy as np
     import torch
 
-    if not path.exists():
-        raise FileNotFoundError(f"there is no file {path}")
+    from phnn.io.arrays import read_arrays as read
+
+    found = read(path)
     try:
-        with path.open("rb") as file:
-            loaded = np.load(file, allow_pickle=False)
-            arrays = [loaded] if isinstance(loaded, np.ndarray) else list(loaded.values())
-        return tuple(torch.from_numpy(np.ascontiguousarray(array)) for array in arrays)
-    except Exception as error:  # damaged zip files have errors of their own
+        return tuple(torch.from_numpy(np.ascontiguousarray(array)) for array in found.values())
+    except TypeError as error:  # such as texts
         raise ValueError(
             f"{path} does not hold arrays of numbers (.npy or .npz): {error}"
         ) from error

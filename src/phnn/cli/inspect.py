@@ -18,12 +18,14 @@ def run(model: str, n: int | None, algebra: str | None) -> int:
     Example:
       phnn inspect small.safetensors
     """
+    from phnn._tables import fit_lines
     from phnn.io import inspect
 
     options = {"n": n, "algebra": algebra}
     file = find_file(model, **options)
     if file is None or file.suffix == ".ckpt":
-        print(inspect(find_model(model, **options).model))
+        found = inspect(find_model(model, **options).model)
     else:
-        print(inspect(file))  # without reading its tensors
+        found = inspect(file)  # without reading its tensors
+    print(fit_lines(str(found)))
     return 0

@@ -136,6 +136,13 @@ def _explain(message: str, parser: ArgumentParser) -> str:
     wrong = re.search(r'"([\w.]+)": .*Expected an? (\w+)\. Got value: (\S+)', message)
     if wrong is not None and wrong[2] in KINDS:
         return f"--{wrong[1]} takes {KINDS[wrong[2]]}, not {wrong[3]}; see {parser.prog} --help"
+    optional = re.search(
+        r'"([\w.]+)": .*Subtypes: \[(.*?), NoneType\] .*Given value: (\S+)', message
+    )
+    if optional is not None:
+        listed = re.sub(r"typing\.Literal\[(.*)\]", r"\1", optional[2]).replace("'", "")
+        known = KINDS.get(listed, listed.replace(", ", " or "))
+        return f"--{optional[1]} takes {known} or null, not {optional[3]}; see {parser.prog} --help"
     chosen = re.search(r'"([\w.]+)": .*Got value: (\S+)', message)
     choices = re.search(r"Literal\[(.*?)\]|Expected a .*?\((.*?)\)", message)
     if chosen is not None and choices is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from phnn.cli.training import FAILED_RUNS, count_jobs, parse_seeds, resumable, show_command
+from phnn.cli.training import FAILED_RUNS, count_jobs, parse_seeds, show_command
 
 
 def paper(
@@ -24,7 +24,7 @@ def paper(
     First it says how many hours of a GPU the runs would take. The same command continues where it
     was stopped. At the end, paper.html has every number of the paper, yours, and a verdict.
 
-    Example: phnn paper --tiny -o trial
+    Example: phnn paper --tiny -o dry-run
 
     Args:
         out: Folder of the results, with a folder for each table.
@@ -50,23 +50,22 @@ def paper(
     if not (tiny or estimate or has_gpu or accelerator == "cpu"):
         raise ValueError(
             "there is no GPU here, and the paper's experiments took the authors 2000 hours of one; "
-            "give --tiny for a trial, --estimate for the hours, or --accelerator cpu"
+            "give --tiny for a dry run, --estimate for the hours, or --accelerator cpu"
         )
     count, devices = count_jobs(1 if tiny else jobs, overrides)
-    with resumable():
-        page, failed = reproduce(
-            data,
-            out,
-            tiny=tiny,
-            only=only.split(",") if only else (),
-            seeds=None if seeds is None else parse_seeds(seeds),
-            shard=shard,
-            jobs=count,
-            devices=devices,
-            overrides={} if tiny else overrides,
-            start=not estimate,
-            command=show_command(),
-        )
+    page, failed = reproduce(
+        data,
+        out,
+        tiny=tiny,
+        only=only.split(",") if only else (),
+        seeds=None if seeds is None else parse_seeds(seeds),
+        shard=shard,
+        jobs=count,
+        devices=devices,
+        overrides={} if tiny else overrides,
+        start=not estimate,
+        command=show_command(),
+    )
     if page is not None:
         print(f"wrote {page}")
     return FAILED_RUNS if failed else 0

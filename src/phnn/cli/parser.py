@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -115,6 +116,8 @@ def speaking_of(**options: str) -> Iterator[None]:
 def translate(message: str, options: dict[str, str]) -> str:
     """Return a message with `name=value` written as the option.
 
+    What is in quotes, and a part of a longer name such as digits-n=4-seed0, stays as it is.
+
     Example:
         >>> translate("give n= or algebra=; n=3 is odd", {"n": "--n", "algebra": "--algebra"})
         'give --n or --algebra; --n 3 is odd'
@@ -126,9 +129,9 @@ def translate(message: str, options: dict[str, str]) -> str:
             return f"{option} [{','.join(value[1:-1].replace(' ', '').split(','))}]"
         if value in ("True", "False"):
             return option if value == "True" else option.replace("--", "--no-", 1)
-        return f"{option} {value}".rstrip()
+        return f"{option} {shlex.quote(value)}" if value else option
 
     names = "|".join(map(re.escape, options))
     values = r"'[^']*'|\"[^\"]*\"|\([^()]*\)|\[[^\[\]]*\]|[\w+-]+(?:\.\w+)*|"
-    renamed = re.sub(rf"(?<![\w.])({names})=({values})", rename, message)
+    renamed = re.sub(rf"(?<![\w.'\"/-])({names})=({values})", rename, message)
     return re.sub(rf"^({names}) must", lambda found: f"{options[found[1]]} must", renamed)

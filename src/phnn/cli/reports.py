@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from phnn._screen import Screen
+from phnn._screen import ProgressBar, Screen
 
 Overrides = dict[str, Any]
 
@@ -86,5 +86,7 @@ def tables(format: Literal["text", "markdown", "csv"] = "text", only: str = "*")
     """
     from phnn.lab.paper.sizes import derive_rows, render_rows
 
-    print(render_rows(derive_rows(only), format), end="")
+    with ProgressBar() as bar:  # a terminal has no room for the multiplications
+        rows = derive_rows(only, work=format != "text", progress=bar)
+    print(render_rows(rows, format), end="")
     return 0

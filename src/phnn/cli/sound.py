@@ -7,8 +7,6 @@ import shlex
 from pathlib import Path
 from typing import Literal
 
-from phnn.cli.training import resumable
-
 
 def simulate(
     out: Path,
@@ -73,8 +71,7 @@ def simulate(
     reflections = count_reflections(rt60) if reflections is None else reflections
     simulation = Simulation(source, seed, seconds, rate, rt60, reflections, snr)
     jobs = (os.cpu_count() or 1) if jobs is None else jobs
-    with resumable():
-        done = run(simulation, out, train=train, dev=dev, jobs=jobs)
+    done = run(simulation, out, train=train, dev=dev, jobs=jobs)
     print(
         f"made {done.made} scenes of {seconds:g} s in {out}, {done.found} were there; "
         f"{done.size / 1e9:.2f} GB in all"

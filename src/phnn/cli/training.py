@@ -8,7 +8,6 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -29,7 +28,7 @@ FAILED_RUNS = 1
 POWER = 300.0  # watts
 
 
-def train(recipe: str, overrides: Overrides, out: Path | None = None) -> int:
+def train(recipe: str, overrides: Overrides, out: Path | None = None, trust: bool = False) -> int:
     """Train and test a network, or continue a run that was stopped.
 
     Examples:
@@ -43,15 +42,17 @@ def train(recipe: str, overrides: Overrides, out: Path | None = None) -> int:
         out: Folder of the run; by default runs/RECIPE-NETWORK-seedN, with what else differs from
             the recipe in its name. The same command continues from the last checkpoint there, and
             shows the result of a run that has ended; with more epochs, such a run goes on.
+        trust: Whether a recipe file may name functions, package.module:function, whose code then
+            runs. On the command line they need no trust.
     """
-    with resumable(), Screen(quiet=0.0) as screen:
-        return _train(recipe, overrides, out, screen)
+    with Screen(quiet=0.0) as screen:
+        return _train(recipe, overrides, out, trust, screen)
 
 
-def _train(recipe: str, overrides: Overrides, out: Path | None, screen: Screen) -> int:
+def _train(recipe: str, overrides: Overrides, out: Path | None, trust: bool, screen: Screen) -> int:
     from phnn.lab.recipe import FINE_TUNING, build_recipe, merge, read_recipe
 
-    tree = read_recipe(recipe)
+    tree = read_recipe(recipe, trust=trust)
     from phnn.cli.folders import check_root, choose_folder
     from phnn.lab.runs import RESULT, read_json
     from phnn.lab.tasks import find_task
@@ -68,29 +69,17 @@ def _train(recipe: str, overrides: Overrides, out: Path | None, screen: Screen) 
     result = run(built, folder, command=show_command(), progress=screen)
     if result:  # of several processes, the first one speaks
         print(_show_scores(find_task(built.task), result))
-        trained = f"trained {result['epochs']} epochs in {format_time(result['train_seconds'])}"
+        epochs = "1 epoch" if result["epochs"] == 1 else f"{result['epochs']} epochs"
+        trained = f"trained {epochs} in {format_time(result['train_seconds'])}"
         tested = f"tested in {format_time(result['test_seconds'])}"
-        print(f"{trained}, {tested}; {result['parameters']:,} parameters; see {folder}")
+        about = f"{trained}, {tested}; {result['parameters']:,} parameters; see {folder}"
+        print(fit_lines(about))
         if result == before:
             print(
                 "this run had ended before; more --trainer.max_epochs continue it, another --out "
                 "trains again"
             )
     return 0
-
-
-@contextmanager
-def resumable() -> Iterator[None]:
-    """End work with the exit code of a signal, and say how to continue it."""
-    from phnn.lab.stopping import Stoppable, Stopped
-
-    try:
-        with Stoppable():
-            yield
-    except Stopped as stopped:
-        hint = "give the same command again to continue"
-        print(f"phnn: stopped by {stopped.name}; {hint}", file=sys.stderr)
-        raise
 
 
 def test(checkpoint: Path, overrides: Overrides) -> int:
@@ -137,10 +126,14 @@ def predict(
         merge: For sound: make one event of events of one class that overlap. Otherwise the second
             and third at a time are numbered.
     """
-    from phnn.io.atomic import replacing
+    from phnn.io.atomic import check_output, replacing
     from phnn.lab.trained import load_trained
     from phnn.lab.trained import predict as run
 
+    if out is not None:
+        check_output(out)
+    if pictures is not None:
+        check_output(pictures / "picture.png")
     trained = load_trained(checkpoint)
     options: dict[str, Any] = {} if corrupt == "raise" else {"corrupt": corrupt}
     options |= {} if threshold is None else {"threshold": threshold}
@@ -194,6 +187,7 @@ def compare(
     seeds: str | None = None,
     only: str | None = None,
     shard: str | None = None,
+    trust: bool = False,
 ) -> int:
     """Train real, quaternion and PH networks, and print how they compare.
 
@@ -213,9 +207,10 @@ def compare(
             them: of recipes, of variants, or of both. The table has all runs that have ended.
         shard: The share of this process, such as 3/20, for as many machines with one --out on a
             shared disk. Each writes the table of all runs that have ended.
+        trust: Whether files may name functions, package.module:function, whose code then
+            runs. On the command line they need no trust.
     """
-    with resumable():
-        return compare_all(overrides, comparison, out, jobs, power, seeds, only, shard)
+    return compare_all(overrides, comparison, out, jobs, power, seeds, only, shard, trust)
 
 
 def compare_all(
@@ -227,6 +222,7 @@ def compare_all(
     seeds: str | None = None,
     only: str | None = None,
     shard: str | None = None,
+    trust: bool = False,
 ) -> int:
     """Carry out a comparison; see `compare`."""
     from phnn.cli.folders import check_root, name_comparison
@@ -242,10 +238,10 @@ def compare_all(
     from phnn.lab.recipe import build_recipe, merge, read_recipe
     from phnn.lab.training import check_recipe
 
-    loaded = load_comparison(comparison)
+    loaded = load_comparison(comparison, trust=trust)
     if seeds is not None:
         loaded = with_seeds(loaded, parse_seeds(seeds))
-    tree = read_recipe(loaded.variants[0].recipe)
+    tree = read_recipe(loaded.variants[0].recipe, trust=trust)
     names = (loaded.name, build_recipe(tree), build_recipe(merge(tree, overrides)))
     folder = out or Path("runs") / name_comparison(*names)
     jobs, devices = count_jobs(jobs, overrides)
@@ -295,7 +291,7 @@ def _conclude(
     print(f"{fit_lines(comparison.title)}\n\n{reports.render_text(shown)}")
     failed = [run for run in runs if run.error is not None and run.folder in mine]
     for run in failed:
-        print(f"failed: {run.folder}: {run.error}")
+        print(printable(f"failed: {run.folder}: {run.error}"))
     tables = reports.write_tables(comparison, runs, folder, power, command)
     pictures = []
     if any(summary.seeds for summary in summaries):

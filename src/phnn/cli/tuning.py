@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from phnn._screen import ProgressBar
-from phnn.cli.training import compare_all, count_jobs, resumable, show_command
+from phnn.cli.training import compare_all, count_jobs, show_command
 
 if TYPE_CHECKING:
     from phnn.lab.tuning.searching import Found
@@ -29,6 +29,7 @@ def tune(
     pruner: Literal["asha", "median", "none"] | None = None,
     jobs: int | None = None,
     confirm: int = 0,
+    trust: bool = False,
 ) -> int:
     """Search n, the rank and the rates, or other options of a recipe, by trials.
 
@@ -58,26 +59,34 @@ def tune(
             for one score, and none otherwise.
         jobs: Trials at once; by default two on a CPU, which they share, and one on other devices.
         confirm: Train the best recipes again with this many new seeds, and test them.
+        trust: Whether files may name functions, package.module:function, whose code then
+            runs. On the command line they need no trust.
     """
-    with resumable():
-        return _tune(
-            recipe,
-            overrides,
-            space or [],
-            jobs=count_jobs(jobs, overrides)[0],
-            confirm=confirm,
-            objectives=objectives,
-            trials=TRIALS if trials is None and minutes is None else trials,
-            minutes=minutes,
-            out=out or Path("runs") / f"tune-{name or Path(recipe).stem}",
-            storage=storage,
-            name=name or Path(recipe).stem,
-            pruner=pruner,
-        )
+    return _tune(
+        recipe,
+        overrides,
+        space or [],
+        jobs=count_jobs(jobs, overrides)[0],
+        confirm=confirm,
+        trust=trust,
+        objectives=objectives,
+        trials=TRIALS if trials is None and minutes is None else trials,
+        minutes=minutes,
+        out=out or Path("runs") / f"tune-{name or Path(recipe).stem}",
+        storage=storage,
+        name=name or Path(recipe).stem,
+        pruner=pruner,
+    )
 
 
 def _tune(
-    recipe: str, overrides: Overrides, space: list[str], jobs: int, confirm: int, **options: Any
+    recipe: str,
+    overrides: Overrides,
+    space: list[str],
+    jobs: int,
+    confirm: int,
+    trust: bool,
+    **options: Any,
 ) -> int:
     from phnn.lab.recipe import merge, read_recipe
     from phnn.lab.tuning.searching import Search, search
@@ -91,9 +100,9 @@ def _tune(
     shared = {"trainer": {"threads": threads}} if jobs > 1 else {}
     out = options["out"]
     what = Search(
-        recipe=merge(shared, read_recipe(recipe), overrides),
+        recipe=merge(shared, read_recipe(recipe, trust=trust), overrides),
         family=Path(recipe).stem,
-        space=read_space(space),
+        space=read_space(space, trust=trust),
         jobs=jobs,
         command=hide(show_command()),
         **options,
@@ -105,10 +114,12 @@ def _tune(
     if not confirm or not found.best:
         return 0
     if any(trial.state.name == "RUNNING" for trial in found.trials):
-        print("trials are open, and may become the best: for --confirm, give the command again")
+        print(
+            "some trials still run and may become the best: for --confirm, give the command again"
+        )
         return 0
     path = write_confirmation(found.best, found.about, confirm, out)
-    return compare_all({}, str(path), out / "confirm", jobs)
+    return compare_all({}, str(path), out / "confirm", jobs, trust=trust)
 
 
 def _show(found: Found, out: Path) -> None:

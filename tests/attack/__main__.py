@@ -2,19 +2,23 @@
 
 Usage: python -m attack [--full] [--seed N] [--only KIND] [--minutes M] [--out FOLDER]
 
-Outcomes are written as they come; the same command continues. The exit code is 1 if anything was
+Outcomes are written as they come, in a folder for each state of the sources; the same command
+continues. The exit code is 1 if anything was
 wrong or hung.
 """
 
 import argparse
+import hashlib
 import itertools
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
 import warnings
 from pathlib import Path
 
+import phnn
 from attack.outcomes import Log
 from attack.sandbox import run_case
 
@@ -23,7 +27,7 @@ KINDS = {
     "comparisons": (40, 200),
     "hostile files": (250, 2000),
     "random models": (40, 1000),
-    "kills": (6, 100),
+    "kills": (5, 100),
 }
 SAMPLE_MINUTES = 13.0  # of all kinds together; the rest is left out, and the table says so
 
@@ -37,18 +41,23 @@ def main():
     parser.add_argument("--out", type=Path, default=Path("attack"), help="folder of the outcomes")
     given = parser.parse_args()
     warnings.simplefilter("ignore")
-    log = Log(given.out.resolve() / f"seed{given.seed}{'-full' * given.full}.jsonl")
+    # outcomes of other sources say nothing about these
+    out = given.out.resolve() / name_version()
+    log = Log(out / f"seed{given.seed}{'-full' * given.full}.jsonl")
     kinds = given.only or list(KINDS)
     minutes = given.minutes or (None if given.full else SAMPLE_MINUTES)
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
-    work = given.out.resolve() / "work"
+    work = out / "work"
     work.mkdir(parents=True, exist_ok=True)
-    for place, kind in enumerate(kinds):
+    for position, kind in enumerate(kinds):
         now = time.monotonic()
         # the time that is left belongs to the kinds that are left, in equal parts
-        until = None if deadline is None else now + (deadline - now) / (len(kinds) - place)
+        until = None if deadline is None else now + (deadline - now) / (len(kinds) - position)
         attack(kind, KINDS[kind][given.full], given.seed, log, work, until)
-    print(log.table(kinds))
+    print(f"{out.name}\n{log.table(kinds)}")
+    if "kills" in kinds:
+        signals = sum(outcome.sent for outcome in log.outcomes)
+        print(f"kills: {signals} signals reached their processes")
     for kind in kinds:
         left = KINDS[kind][given.full] - len(log.done(kind))
         if left > 0:
@@ -59,6 +68,19 @@ def main():
     for outcome in bad:
         print(f"\n{outcome.kind} {outcome.case} {outcome.verdict}: {outcome.detail}")
     return 1 if bad else 0
+
+
+def name_version():
+    """Return a name of the sources under attack: the commit, and what the files hold now."""
+    root = Path(__file__).parents[2]
+    git = ["git", "-C", str(root), "rev-parse", "--short=10", "HEAD"]
+    commit = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
+    digest = hashlib.sha256()
+    for folder in (Path(phnn.__file__).parent, root / "tests" / "attack", root / "tests/helpers"):
+        for path in sorted(folder.rglob("*")):
+            if path.is_file() and path.suffix in (".py", ".yaml", ".html", ".css"):
+                digest.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes())
+    return f"{commit or 'no-commit'}-{digest.hexdigest()[:10]}"
 
 
 def attack(kind, count, seed, log, work, until):

@@ -1,13 +1,11 @@
 """Files that somebody made to do harm, or that have decayed."""
 
-import contextlib
 import io
 import json
 import os
 import pickle
 import random
 import shutil
-import struct
 import wave
 from pathlib import Path
 
@@ -19,19 +17,14 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import phnn
+from attack import parts, records
+from attack.harm import alter, build, command, damage, refusal
 from attack.sandbox import RefusedError
 from helpers.files import read_parts, reseal
-from phnn import cli
 from phnn.io import ModelFileError
 from phnn.lab import comparison, recipe
 from phnn.lab.training import check_recipe
 
-VALUES = [
-    None, True, False, 0, -1, 1, 3, 10**9, 10**30, 1.5, -0.0, 1e300, float("inf"), float("nan"), "",
-    "x", "quaternion", "cyclic(300)", "\x1b[2J\x07", "$\\frac{$", "../../x", "/etc/passwd", "polar",
-    "PHConv2d", [], [1, 2], [10**6] * 3, [[]], {}, {"name": "a"}, {"a": {"b": [1]}}, "0.A", "a\nb",
-    "\x00", "n" * 5000, [0] * 3, ["a", "b"],
-]  # fmt: skip
 REPOSITORY = Path(__file__).parents[2]
 METADATA = {
     "task": "images",
@@ -79,10 +72,8 @@ class Ground:
         self.plan = phnn.accelerate(ph_model(), torch.randn(1, 8, 8, 8), rounds=1, seconds=1.0)
         self.photo = folder / "photo.png"
         draw_image(random.Random(0)).save(self.photo)
-
-
-def build():
-    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8))
+        parts.make_ground(self)
+        records.make_ground(self)
 
 
 def ph_model():
@@ -95,80 +86,6 @@ def draw_image(draw):
     return Image.fromarray(pixels)
 
 
-# --- what is done to them ------------------------------------------------------------------------
-
-
-def damage(draw, content):
-    """Return bytes with some of them changed, cut off, repeated or added."""
-    content = bytearray(content)
-    for _ in range(draw.choice([1, 1, 2, 8, 64])):
-        how = draw.randrange(6)
-        at = draw.randrange(len(content)) if content else 0
-        if how == 0 and content:
-            content[at] ^= 1 << draw.randrange(8)
-        elif how == 1 and content:
-            content[at] = draw.randrange(256)
-        elif how == 2:
-            content = content[:at]
-        elif how == 3:
-            content += bytes(draw.randrange(256) for _ in range(draw.choice([1, 8, 1000])))
-        elif how == 4:
-            content[at:at] = content[at : at + draw.choice([1, 16, 4096])]
-        else:
-            content[at : at + 8] = struct.pack("<Q", draw.choice([0, 2**31, 2**63, 2**64 - 1]))
-    return bytes(content)
-
-
-def alter(draw, tree):
-    """Change values anywhere in a tree of mappings and lists, in place."""
-    for _ in range(draw.choice([1, 1, 1, 2, 3])):
-        paths = list(list_paths(tree))
-        if not paths:
-            return
-        *parents, last = draw.choice(paths)
-        inner = tree
-        for key in parents:
-            inner = inner[key]
-        how = draw.randrange(8)
-        if how == 0 and isinstance(inner, dict):
-            del inner[last]
-        elif how == 1 and isinstance(inner, dict):
-            inner[draw.choice(["", "x", "\x1b[2J", "__class__", "a.b"])] = draw.choice(VALUES)
-        else:
-            inner[last] = draw.choice(VALUES)
-
-
-def list_paths(tree, path=()):
-    children = tree.items() if isinstance(tree, dict) else enumerate(tree)
-    for key, value in children:
-        yield (*path, key)
-        if isinstance(value, dict | list):
-            yield from list_paths(value, (*path, key))
-
-
-def command(*argv, names=()):
-    """Run the command line in this process: it must end well, or with one line that says why."""
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            code = cli.main([str(each) for each in argv])
-        except SystemExit as ended:
-            code = ended.code
-    said = out.getvalue() + err.getvalue()
-    bad = [
-        character for character in said if not (character.isprintable() or character in "\n\t\r")
-    ]
-    assert not bad, f"control characters {bad!r} printed"
-    if code == 2:
-        message = err.getvalue().strip()
-        assert message, "refused without a reason"
-        for name in names:
-            assert str(name) in message, f"{name} is not named: {message}"
-        raise RefusedError(f"{argv[0]}: {message[-300:]}")
-    assert code == 0, f"exit code {code}: {err.getvalue()[-500:]}"
-    return f"{argv[0]} took it"
-
-
 # --- cases ---------------------------------------------------------------------------------------
 
 
@@ -178,12 +95,6 @@ def model_bytes(draw, ground, folder):
     path = folder / "model.safetensors"
     path.write_bytes(damage(draw, getattr(ground, name).read_bytes()))
     return load_model(ground, name, path)
-
-
-def refusal(error, path):
-    """Return the error of a case that was refused; it must name the file."""
-    assert path.name in str(error), f"{path.name} is not named: {error}"
-    return RefusedError(str(error))
 
 
 def load_model(ground, name, path):
@@ -407,7 +318,9 @@ def plan(draw, ground, folder):
 
 CASES = {  # with their shares
     model_bytes: 4, model_header: 6, model_tensors: 1, metadata: 3, checkpoint: 2, yaml_recipe: 3,
-    yaml_comparison: 2, picture: 3, table: 1, sound: 1, results: 1, plan: 2,
+    yaml_comparison: 2, picture: 3, table: 1, sound: 1, results: 1, plan: 2, parts.adapter: 3,
+    parts.shards: 3, parts.arrays: 2, parts.answers: 1, records.study: 2, records.metrics: 2,
+    records.bench: 1, records.sound_metadata: 2, records.bomb: 1, records.links: 1,
 }  # fmt: skip
 
 

@@ -1,12 +1,16 @@
 """Processes killed at random moments: what they do next must be what an unbroken one does."""
 
+import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from html.parser import HTMLParser
+from itertools import zip_longest
 
 import numpy as np
 import psutil
@@ -18,10 +22,11 @@ from safetensors.torch import load_file
 import phnn
 from attack.outcomes import Outcome
 from helpers.training import rows
+from phnn.lab.runs import LAST, RESULT
 
 PATIENCE = 600.0  # seconds for a command to end by itself
 GONE = 45.0  # for the children of a killed one: those that train write a checkpoint first
-COMMANDS = ("train", "train", "train", "train", "compare", "simulate", "report", "export")
+COMMANDS = ("train", "compare", "simulate", "report", "export")  # in turn
 
 
 class Ground:
@@ -124,34 +129,52 @@ def finish(process):
 def kill(seed, number, ground):
     """Kill a command, give it again, and compare what it made."""
     draw = random.Random(f"{seed} kills {number}")
-    name = draw.choice(COMMANDS)
+    name = COMMANDS[number % len(COMMANDS)]
     out = ground.folder / f"case-{number}"
-    shutil.rmtree(out, ignore_errors=True)
-    out.mkdir()
     reference = ground.reference(name)
     argv = ground.command(name, out)
-    moments = []
-    for _ in range(draw.choice([1, 1, 2])):
-        signum = draw.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGTERM])
-        moment = draw.random() * ground.seconds(name)
-        moments.append(f"{signum.name} after {moment:.1f} s")
-        verdict = _kill_once(argv, ground.folder, moment, signum)
+    wanted, sent = draw.choice([1, 1, 2]), []
+    share = draw.random()
+    while not sent:  # one that ended before its signal is no case
+        shutil.rmtree(out, ignore_errors=True)
+        out.mkdir()
+        sent, verdict = _kill_often(draw, argv, ground, name, wanted, share)
         if verdict:
-            return Outcome("kills", number, *verdict, 0.0)
+            return Outcome("kills", number, *verdict, sent=len(sent))
+        share /= 2
+    what = f"{name}, {', '.join(sent)}"
+    left = find_state(name, out)
     code, text = finish(start(argv, ground.folder))
-    what = f"{name}, {', '.join(moments)}"
     if code is None:
-        return Outcome("kills", number, "hung", what)
-    if code != 0:
-        return Outcome("kills", number, "wrong", f"{what}: exit code {code}: {text[-800:]}")
-    difference = compare(name, reference, out)
+        return Outcome("kills", number, "hung", what, sent=len(sent))
+    lost = f"exit code {code}: {text[-800:]}" if code else find_loss(name, out, left, text)
+    difference = lost or compare(name, reference, out)
+    if difference:
+        return Outcome("kills", number, "wrong", f"{what}: {difference}", sent=len(sent))
     shutil.rmtree(out, ignore_errors=True)
-    verdict = "wrong" if difference else "fine"
-    return Outcome("kills", number, verdict, f"{what}: {difference}" if difference else what)
+    return Outcome("kills", number, "fine", what, sent=len(sent))
+
+
+def _kill_often(draw, argv, ground, name, wanted, share):
+    """Kill a command several times; return the signals that reached it, and what is wrong."""
+    sent = []
+    for _ in range(wanted):
+        signum = draw.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGTERM])
+        moment = share * ground.seconds(name)
+        reached, verdict = _kill_once(argv, ground.folder, moment, signum)
+        sent += [f"{signum.name} after {moment:.1f} s"] * reached
+        if verdict or not reached:
+            return sent, verdict
+        share = draw.random()
+    return sent, None
 
 
 def _kill_once(argv, folder, moment, signum):
-    """Start a command, kill it, and return a verdict if something stays behind."""
+    """Start a command and kill it.
+
+    Returns:
+        Whether the signal reached it, and a verdict if something is wrong.
+    """
     process = start(argv, folder)
     deadline = time.monotonic() + moment
     children = {}
@@ -160,16 +183,21 @@ def _kill_once(argv, folder, moment, signum):
             children[child.pid] = child
         time.sleep(0.05)
     children |= {child.pid: child for child in _children(process)}
-    if process.poll() is None:
+    reached = process.poll() is None
+    if reached:
         process.send_signal(signum)
     code, text = finish(process)
-    if signum == signal.SIGTERM and code not in (0, 143):
-        return "wrong", f"SIGTERM gave {code}: {text[-500:]}"
+    # before Python handles signals, SIGTERM ends the process itself, which shells call 143 as well
+    right = {signal.SIGTERM: (143, -15), signal.SIGKILL: (-9,)}[signum] if reached else (0,)
+    if code not in right:
+        return reached, ("wrong", f"{signum.name} gave {code}: {text[-500:]}")
+    if code == 143 and "stopped by SIGTERM; " not in text:
+        return reached, ("wrong", f"SIGTERM without a word on how to go on: {text[-500:]}")
     _, alive = psutil.wait_procs(list(children.values()), GONE)
     alive = [each for each in alive if each.is_running() and each.status() != "zombie"]
     if alive:
-        return "wrong", f"{len(alive)} children live on: {alive}"
-    return None
+        return reached, ("wrong", f"{len(alive)} children live on: {alive}")
+    return reached, None
 
 
 def _children(process):
@@ -177,6 +205,41 @@ def _children(process):
         return psutil.Process(process.pid).children(recursive=True)
     except psutil.Error:
         return []
+
+
+def find_state(name, out):
+    """Return what a killed command has left behind that the next one must not do again."""
+    if name == "train":
+        return {"": find_step(out)}
+    if name == "compare":
+        return {folder.name: find_step(folder) for folder in (out / "runs").glob("*")}
+    if name == "simulate":
+        return len(list(out.rglob("label_*.csv")))
+    return None
+
+
+def find_step(folder):
+    """Return the step of the last checkpoint; None where there is none, or the run has ended."""
+    if (folder / RESULT).exists() or not (folder / LAST).exists():
+        return None
+    return torch.load(folder / LAST, weights_only=True)["global_step"]
+
+
+def find_loss(name, out, left, text):
+    """Return what a command has done again, although a checkpoint or a file had it."""
+    if name == "simulate":
+        found = re.search(r"made (\d+) scenes .* in .*, (\d+) were there", text)
+        if found is None or int(found[2]) != left:
+            return f"{left} scenes were there: {text[-300:]}"
+    for folder, step in (left if name in ("train", "compare") else {}).items():
+        place = out / "runs" / folder if name == "compare" else out
+        result = json.loads((place / RESULT).read_text())
+        if step is not None and (result["resumed"], result["resumed_step"]) != (True, step):
+            return (
+                f"{folder}: a checkpoint of step {step}, resumed={result['resumed']} from "
+                f"{result['resumed_step']}"
+            )
+    return ""
 
 
 def compare(name, reference, out):
@@ -190,10 +253,10 @@ def compare(name, reference, out):
         folders = sorted((reference / "runs").iterdir())
         return "; ".join(filter(None, (compare_runs(f, out / "runs" / f.name) for f in folders)))
     if name == "report":
-        return "" if (out / "report.html").stat().st_size > 10_000 else "the report is too small"
+        return compare_reports(reference / "report.html", out / "report.html")
     if name == "export":
-        same = (out / "net.onnx").stat().st_size == (reference / "net.onnx").stat().st_size
-        return "" if same else "another size of the program"
+        first, second = (run_program(folder / "net.onnx") for folder in (reference, out))
+        return "" if np.array_equal(first, second) else "the program computes something else"
     waves = [path.relative_to(reference) for path in sorted(reference.rglob("*.wav"))]
     labels = [path.relative_to(reference) for path in sorted(reference.rglob("*.csv"))]
     differing = [
@@ -202,6 +265,42 @@ def compare(name, reference, out):
         if not (out / path).exists() or (out / path).read_bytes() != (reference / path).read_bytes()
     ]
     return f"scenes differ: {differing[:3]}" if differing else ""
+
+
+def run_program(path):
+    """Return the outputs of an ONNX program for an input that is always the same."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    (argument,) = session.get_inputs()
+    shape = [size if isinstance(size, int) else 1 for size in argument.shape]
+    x = np.random.default_rng(0).standard_normal(shape, np.float32)
+    return session.run(None, {argument.name: x})[0]
+
+
+class Page(HTMLParser):
+    """The words and the figures of a report."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.words, self.figures = [], []
+        self.feed(path.read_text())
+
+    def handle_starttag(self, tag, attributes):
+        self.figures += [dict(attributes).get("src")] if tag == "img" else []
+
+    def handle_data(self, data):
+        self.words += data.split()
+
+
+def compare_reports(reference, out):
+    first, second = Page(reference), Page(out)
+    if first.words != second.words:
+        pairs = zip_longest(first.words, second.words)
+        return f"other words: {next(pair for pair in pairs if pair[0] != pair[1])}"
+    if len(first.words) < 100 or not first.figures:
+        return "the report is empty"
+    return "" if first.figures == second.figures else "other figures"
 
 
 def compare_runs(reference, out):

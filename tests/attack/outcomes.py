@@ -18,6 +18,7 @@ class Outcome:
         verdict: "fine", "refused" (with a reason, as it should be), "wrong" or "hung".
         detail: What it was, and what happened.
         seconds: Of the processor, where they were measured.
+        sent: The signals that reached a process, of a kill.
     """
 
     kind: str
@@ -25,6 +26,7 @@ class Outcome:
     verdict: str
     detail: str = ""
     seconds: float = 0.0
+    sent: int = 0
 
     @property
     def is_bad(self) -> bool:

@@ -4,8 +4,7 @@ A network with four linear layers learns the digits 0 to 4 of scikit-learn's 8×
 frozen and adapted to the digits 5 to 9, with 20 images of each. All methods train the last layer
 and their deltas of the other three. The last layer has one rate in all methods. For the delta each
 rate of a grid is tried; the validation images choose one, and the accuracy is that of the test
-images. LoRA and LoKr are peft's, where it is
-installed.
+images. LoRA and LoKr are peft's, where it is installed.
 
     python benchmarks/adapters.py [--seeds 3] [--out results/adapters.csv]
 """
@@ -16,7 +15,6 @@ import argparse
 import copy
 import csv
 import importlib.util
-import subprocess
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -28,6 +26,7 @@ from torch import Tensor, nn
 
 import phnn
 from measure import provenance
+from phnn.lab.training.provenance import find_commit
 
 WIDTH = 256
 RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)  # of the delta, one grid for all methods
@@ -55,7 +54,7 @@ def main() -> None:
             if base is None:
                 base = pretrain(old, seed)
             rate, accuracy, size = tune(build, base, new, seed, options.epochs)
-            values = (method, size, seed, rate, f"{accuracy:.2f}", _commit(), provenance())
+            values = (method, size, seed, rate, f"{accuracy:.2f}", find_commit(), provenance())
             _append(options.out, dict(zip(FIELDS, values, strict=True)))
             print(f"{method:44} seed {seed}: {size:6} parameters, {accuracy:.2f} %", flush=True)
 
@@ -207,13 +206,6 @@ def _append(path: Path, row: dict[str, Any]) -> None:
         if is_new:
             writer.writeheader()
         writer.writerow(row)
-
-
-def _commit() -> str:
-    done = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    )
-    return done.stdout.strip()
 
 
 if __name__ == "__main__":

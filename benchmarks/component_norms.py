@@ -1,9 +1,9 @@
 """Do norms and dropout over components help? A small network with n = 4 says.
 
 Four PH convolutions, each followed by a norm and a ReLU, and perhaps a dropout before the last
-layer, on the made digits. Everything but the norm and the dropout is equal.
+layer. Everything but the norm and the dropout is equal.
 
-    python benchmarks/component_norms.py [--seeds 3] [--out results/component-norms.csv]
+    python benchmarks/component_norms.py [--data cifar10 --root DIR] [--out FILE]
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import phnn
 from algebra_start import accuracy, train
 from measure import provenance
 from phnn.lab.tasks.images import load_images
+from phnn.lab.training.provenance import find_commit
 
 Norm = Callable[[int], nn.Module]
 NORMS: dict[str, tuple[Norm, nn.Module]] = {
@@ -56,13 +57,15 @@ def prepare(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--data", default="digits")
+    parser.add_argument("--root", type=Path, help="folder of the data")
     parser.add_argument("--images", type=int, default=6000, help="training images")
     parser.add_argument("--epochs", type=int, default=4)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--out", type=Path, help="also write the rows here")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    data = load_images("digits", None)
+    data = load_images(options.data, options.root)
     chosen = data.train.take(torch.arange(min(options.images, len(data.train))))
     mean, std = chosen.images.float().mean(), chosen.images.float().std()
     images, test = (prepare(part.images, mean, std) for part in (chosen, data.test))
@@ -76,10 +79,10 @@ def main() -> None:
             train(model, images, chosen.labels, options.epochs, seed, 0.2)
             scores.append(accuracy(model, test, data.test.labels))
             size = sum(parameter.numel() for parameter in model.parameters())
-            rows.append([name, size, seed, round(scores[-1], 2), about])
+            rows.append([name, size, seed, round(scores[-1], 2), find_commit(), about])
             if options.out:
                 with options.out.open("w", newline="") as file:
-                    head = ["norm", "parameters", "seed", "test accuracy %", "provenance"]
+                    head = ["norm", "parameters", "seed", "accuracy %", "commit", "made by"]
                     csv.writer(file).writerows([head, *rows])
         spread = statistics.stdev(scores) if len(scores) > 1 else float("nan")
         print(f"{name}: {statistics.mean(scores):.2f} ± {spread:.2f} {scores}", flush=True)

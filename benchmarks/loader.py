@@ -1,19 +1,20 @@
 """Images per second of our loaders, compared with torch's DataLoader and the same transforms.
 
-Run as `python benchmarks/loader.py [threads] [workers]`. The contenders of a table take turns, so
-their ratios hold on a busy machine, too. The last table has a training step beside the loader: what
-the loader gives per second is the rate above which a device would wait for it.
+Run as `python benchmarks/loader.py --out results/loader.csv`. A turn is a whole epoch, and the
+contenders take turns: what a loader prepares in advance is counted in its own turn, and ratios hold
+on a busy machine, too. The last row has a training step beside the loader: a device that is faster
+than the loader alone would wait for it.
 """
 
 from __future__ import annotations
 
+import argparse
+import csv
 import io
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,22 +23,23 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
+from measure import provenance
+from phnn.lab.tasks.batches import Plan
 from phnn.lab.tasks.images import ImageData
 from phnn.lab.tasks.images.augment import augment, count_draws
 from phnn.lab.tasks.images.batches import DRAW_LIMIT
 from phnn.lab.tasks.images.sources import Rows, open_source
 from phnn.lab.tasks.images.stream import StreamBatches
+from phnn.lab.training.provenance import find_commit
 
-SECONDS = 1.0  # of a turn
-TURNS = 5
 BATCH = 128
 AUGMENTATIONS: tuple[tuple[str, ...], ...] = ((), ("crop", "flip"), ("resized_crop", "flip"))
-FILES, IMAGES, SIDE = 8, 64, 256  # of the stream: JPEG files like those of ImageNet
+FILES, IMAGES, SIDE = 8, 256, 256  # of the stream: JPEG files like those of ImageNet
 CROP = 160
 
-Pairs = Iterator[tuple[Tensor, Tensor]]
+Epoch = Callable[[int], Iterator[tuple[Tensor, Tensor]]]  # the batches of an epoch
 
 
 class InMemory(Dataset[tuple[Tensor, int]]):
@@ -58,71 +60,54 @@ class InMemory(Dataset[tuple[Tensor, int]]):
 
 
 class Streamed(IterableDataset[tuple[Tensor, int]]):
-    """Rows of a stream, decoded in the workers of a DataLoader, each with its own files."""
+    """Rows of a stream, decoded in the workers of a DataLoader.
+
+    `datasets` gives each worker its own files.
+    """
 
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
+        plan = Plan(BATCH, shuffle=True)
+        self.decoder = StreamBatches(rows, plan, image_size=CROP, random_crop=True)
 
     def __iter__(self) -> Iterator[tuple[Tensor, int]]:
-        worker = get_worker_info()
-        rows: Any = self.rows
-        if worker is not None:
-            rows = rows.divide(worker.num_workers)[worker.id]
-        decoder = StreamBatches(rows, _plan(), image_size=CROP, random_crop=True)
-        for position, encoded in enumerate(rows.shuffled(0, 0)):
-            decoded = decoder._decode(encoded, position)
+        for position, encoded in enumerate(self.rows.shuffled(0, 0)):
+            decoded = self.decoder._decode(encoded, position)
             assert decoded is not None
             yield decoded
 
 
-def _plan() -> Any:
-    from phnn.lab.tasks.batches import Plan
-
-    return Plan(BATCH, shuffle=True)
-
-
-def ours(data: ImageData) -> Pairs:
+def ours(data: ImageData) -> Epoch:
     loader = data.train_dataloader()
-    epoch = 0
-    while True:
+
+    def read(epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
         loader.set_epoch(epoch)
-        for batch in loader:
-            yield data.on_after_batch_transfer(batch, 0)
-        epoch += 1
+        return (data.on_after_batch_transfer(batch, 0) for batch in loader)
+
+    return read
 
 
-def theirs(data: ImageData, source: Dataset[Any], workers: int) -> Pairs:
+def theirs(data: ImageData, source: Dataset[Any], workers: int) -> Epoch:
     normalise = data._require_setup()[2]
     shuffle = None if isinstance(source, IterableDataset) else True
     loader: DataLoader[Any] = DataLoader(
         source, BATCH, shuffle=shuffle, num_workers=workers, persistent_workers=workers > 0
     )
-    while True:
-        for images, labels in loader:
-            yield normalise(images), labels
+    return lambda epoch: ((normalise(images), labels) for images, labels in loader)
 
 
-def race(contenders: dict[str, Pairs], use: Callable[..., object]) -> dict[str, float]:
+def race(contenders: dict[str, Epoch], use: Callable[..., object], turns: int) -> dict[str, float]:
     """Return the median rate of each contender; they take turns."""
     rates: dict[str, list[float]] = {name: [] for name in contenders}
-    for batches in contenders.values():
-        use(*next(batches))  # the first batch pays for memory and processes
-    for _ in range(TURNS):
-        for name, batches in contenders.items():
+    for turn in range(turns + 1):
+        for name, read in contenders.items():
             start, count = time.perf_counter(), 0
-            while time.perf_counter() - start < SECONDS:
-                images, labels = next(batches)
+            for images, labels in read(turn):
                 use(images, labels)
                 count += len(images)
-            rates[name].append(count / (time.perf_counter() - start))
+            if turn:  # the first epoch pays for memory and processes
+                rates[name].append(count / (time.perf_counter() - start))
     return {name: statistics.median(found) for name, found in rates.items()}
-
-
-def show(title: str, rates: dict[str, float]) -> None:
-    best = max((rate for name, rate in rates.items() if name != "ours"), default=None)
-    for name, rate in rates.items():
-        ratio = f"{rate / best:.2f}" if best is not None and name == "ours" else ""
-        print(f"| {title} | {name} | {rate:,.0f} | {ratio} |", flush=True)
 
 
 def write_stream(root: Path) -> None:
@@ -164,42 +149,59 @@ def train_step() -> Callable[[Tensor, Tensor], None]:
     return step
 
 
-def main(threads: int, workers: int) -> None:
-    torch.set_num_threads(threads)
-    print(f"torch {torch.__version__}, {threads} threads, {workers} workers, batches of {BATCH}\n")
-    print("| images | loader | images/s | ours by the best of the others |\n|---|---|---:|---:|")
+def ignore(*_: Tensor) -> None:
+    """Do nothing with a batch."""
 
-    def ignore(*_: Tensor) -> None:
-        return None
 
+def measure(workers: int, turns: int) -> Iterator[tuple[str, dict[str, float]]]:
+    """Yield the rates of each table by contender."""
+    several = f"DataLoader, {workers} workers"
     for names in AUGMENTATIONS:
         data = ImageData("digits", batch_size=BATCH, augment=names)
         data.setup()
-        stored = next(iter(islice(data._splits.batches("train", _plan()), 1)))
-        sets: Any = data._splits
-        source = InMemory(sets.sets["train"].images, sets.sets["train"].labels, names)
-        assert stored.images.shape[1:] == source.images.shape[1:]
+        train = data._splits.sets["train"]  # type: ignore[attr-defined]
+        source = InMemory(train.images, train.labels, names)
         contenders = {
             "ours": ours(data),
             "DataLoader": theirs(data, source, 0),
-            f"DataLoader, {workers} workers": theirs(data, source, workers),
+            several: theirs(data, source, workers),
         }
-        show(f"32x32, {' + '.join(names) or 'no augmentation'}", race(contenders, ignore))
+        yield f"32x32, {' + '.join(names) or 'no augmentation'}", race(contenders, ignore, turns)
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
+        datasets.disable_progress_bars()
         write_stream(root)
-        stream = ImageData("imagenet", root, batch_size=BATCH, validation=0)
+        options: dict[str, Any] = {"batch_size": BATCH, "validation": 0, "image_size": CROP}
+        stream = ImageData("imagenet", root, augment=("resized_crop",), **options)
         stream.setup()
         rows = open_source("imagenet", root).open(streaming=True).splits["train"]
-        contenders = {
-            "ours": ours(stream),
-            f"DataLoader, {workers} workers": theirs(stream, Streamed(rows), workers),
-        }
-        show(f"stream of {SIDE}x{SIDE} JPEG, random pieces", race(contenders, ignore))
-    rates = race({"ours": ours(data)}, train_step())
-    show("32x32, with a training step of 24k parameters", rates)
+        contenders = {"ours": ours(stream), several: theirs(stream, Streamed(rows), workers)}
+        yield f"stream of {SIDE}x{SIDE} JPEG, random pieces", race(contenders, ignore, turns)
+    yield "32x32, with a training step", race({"ours": ours(data)}, train_step(), turns)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--threads", type=int, default=1, help="of torch")
+    parser.add_argument("--workers", type=int, default=2, help="of a DataLoader")
+    parser.add_argument("--turns", type=int, default=7)
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    made_by = f"{provenance()} · commit {find_commit()}"
+    rows = []
+    for title, rates in measure(arguments.workers, arguments.turns):
+        others = [rate for name, rate in rates.items() if name != "ours"]
+        for name, rate in rates.items():
+            ratio = f"{rate / max(others):.2f}" if others and name == "ours" else ""
+            rows.append([title, name, f"{rate:.0f}", ratio, made_by])
+            print(*rows[-1][:-1], sep=", ", flush=True)
+    if arguments.out is not None:
+        with arguments.out.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            head = ["images", "loader", "images per second", "ours / the best other", "made by"]
+            writer.writerows([head, *rows])
 
 
 if __name__ == "__main__":
-    numbers = [int(word) for word in sys.argv[1:3]]
-    main(*(numbers + [1, 2][len(numbers) :]))
+    main()

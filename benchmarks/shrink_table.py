@@ -109,6 +109,7 @@ def write_page(rows: Sequence[Row]) -> str:
     """Return the page."""
     parts = [
         "# Trained networks made smaller",
+        "<!-- record: python benchmarks/shrink_table.py -->",
         "What networks that others trained keep at a share of their parameters, by "
         "`benchmarks/shrink.py`. Every method sees the same 1,024 inputs without labels. "
         "One draw of these inputs unless a cell names more seeds: mean ± deviation (seeds).",

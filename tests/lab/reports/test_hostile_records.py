@@ -17,7 +17,7 @@ from phnn.lab.files import FileError
 from phnn.lab.reports import figures, report, study
 from phnn.lab.reports.curves import read_curve
 from phnn.lab.reports.shipped import _show_speed
-from phnn.lab.reports.summaries import summarize_variant
+from phnn.lab.reports.summaries import Row, summarize_row
 from phnn.lab.runs import Run, RunFolderError
 from phnn.lab.tasks import find_task
 from phnn.lab.tasks.images.report.answers import _read
@@ -123,7 +123,7 @@ def test_a_result_of_wrong_numbers_is_named(key, value):
     result = {"parameters": 5, "storage_bytes": 1, "train_seconds": 1.0, "test_accuracy": 0.5}
     run = Run(Path("a"), "f", "real", 0, {}, {**result, key: value})
     with pytest.raises(RunFolderError, match=rf"result\.json is damaged \({key}"):
-        summarize_variant(find_task("images"), "f", "real", [run], baseline=[run])
+        summarize_row(find_task("images"), Row("f", "real", True, {}), [run], baseline=[run])
 
 
 def test_an_unwritable_output_is_found_before_the_work(tmp_path, monkeypatch, capsys):

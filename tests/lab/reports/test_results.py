@@ -29,6 +29,16 @@ def test_a_run_that_started_from_another_network_is_not_called_real(results):
     assert not read.runs[0].is_real
 
 
+def test_the_table_is_made_of_the_runs(results):
+    path = results / "results.json"
+    content = json.loads(path.read_text())
+    scores = [summary.scores for summary in read_results(results).summaries]
+    for row in content["table"]:
+        row["accuracy"] = 99.9
+    path.write_text(json.dumps(content))
+    assert [summary.scores for summary in read_results(results).summaries] == scores
+
+
 def test_lines_survive_the_file(results):
     read_back = read_results(results)
     (row, *_) = json.loads((results / "results.json").read_text())["table"]

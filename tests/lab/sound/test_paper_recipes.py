@@ -4,7 +4,7 @@ import pytest
 
 from phnn.lab.comparison import load_comparison
 from phnn.lab.recipe import build_recipe, list_recipes, read_recipe
-from phnn.lab.reports.summaries import summarize_variant
+from phnn.lab.reports.summaries import Row, summarize_row
 from phnn.lab.runs import Run
 from phnn.lab.tasks import find_task
 from phnn.lab.tasks.sound.detector import Detector
@@ -53,6 +53,7 @@ def test_tables_name_the_counting(tmp_path, learner, named):
         "train_seconds_per_100_std": 1.0, "energy_kwh": None, "co2_kg": None, "threads": 1,
     }  # fmt: skip
     run = Run(tmp_path, "sednet-4", "real", 0, result=result)
-    summary = summarize_variant(task, "sednet-4", "real", [run])
+    row = Row("sednet-4", "real", True, {"f": "0.637"})
+    summary = summarize_row(task, row, [run])
     assert summary.options == {"counting": named}
-    assert type(summary).from_row(summary.to_row()) == summary
+    assert Row.read(summary.to_row(), task) == row

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from phnn.lab.files import FileError, read_json
 from phnn.lab.paper.emissions import POWER
-from phnn.lab.reports.summaries import Summary, summarize_variant
+from phnn.lab.reports.summaries import Row, Summary, summarize_row, summarize_rows
 from phnn.lab.reports.tables import RESULTS
 from phnn.lab.runs import CONFIG, Run
 from phnn.lab.tasks import Task, find_task
@@ -69,14 +69,17 @@ def read_results(folder: Path) -> Results:
 
 def _read_comparison(folder: Path) -> Results:
     content = read_json(folder / RESULTS)
+    task, power = find_task(content["task"]), content["power"]
+    runs = [Run.from_row(row, folder / "runs") for row in content["runs"]]
+    rows = [Row.read(row, task) for row in content["table"]]
     return Results(
         name=content["comparison"],
         title=content["title"],
-        task=find_task(content["task"]),
+        task=task,
         command=content["command"],
-        power=content["power"],
-        summaries=[Summary.from_row(row) for row in content["table"]],
-        runs=[Run.from_row(row, folder / "runs") for row in content["runs"]],
+        power=power,
+        summaries=summarize_rows(task, rows, runs, power),
+        runs=runs,
     )
 
 
@@ -90,6 +93,6 @@ def _read_run(folder: Path) -> Results:
         task=task,
         command=(run.result or {}).get("command", ""),
         power=POWER,
-        summaries=[summarize_variant(task, run.family, run.variant, [run])],
+        summaries=[summarize_row(task, Row(run.family, run.variant, False, {}), [run])],
         runs=[run],
     )

@@ -11,11 +11,10 @@ from typing import Any, NamedTuple
 from phnn.lab.comparison import TIMES, Comparison
 from phnn.lab.paper.emissions import POWER, estimate_co2
 from phnn.lab.runs import RESULT, Run, RunFolderError
-from phnn.lab.tasks import Score, Task, find_task
+from phnn.lab.tasks import Score, Task
 from phnn.lab.tasks.task import resolve
 
 MEBIBYTE = 2**20
-OLD_MEGABYTE = 10**6  # in which older results have storage
 NEEDED = ("parameters", "storage_bytes", "train_seconds")  # numbers of a result, beside its scores
 COUNTS = ("parameters", "conv_parameters")  # of which there is one at least
 OPTIONAL = (
@@ -48,6 +47,7 @@ class Summary:
         seeds: The seeds of the runs that have ended.
         failed: The number of runs that failed.
         waiting: The number of runs that have not ended yet.
+        baseline: Whether the others of the family are compared with it.
         parameters: The number of parameters.
         parameters_percent: The same in percent of the baseline's.
         conv_parameters: The number of parameters of the convolutions, where the task counts it.
@@ -77,6 +77,7 @@ class Summary:
     seeds: tuple[int, ...]
     failed: int
     waiting: int
+    baseline: bool = False
     parameters: int | None = None
     parameters_percent: float | None = None
     conv_parameters: int | None = None
@@ -125,31 +126,29 @@ class Summary:
                 row[name] = getattr(self, name)
         return {**row, "task": self.task.name}
 
+
+class Row(NamedTuple):
+    """What a row of a comparison's table stands for, before any run.
+
+    Attributes:
+        family: The recipe.
+        variant: The network.
+        baseline: Whether the others of the family are compared with it.
+        paper: What the paper prints, see `Summary`.
+    """
+
+    family: str
+    variant: str
+    baseline: bool
+    paper: Mapping[str, str]
+
     @classmethod
-    def from_row(cls, row: Mapping[str, Any]) -> Summary:
-        """Return the summary that `to_row` wrote."""
-        task = find_task(row["task"])
-        scores = {
-            score.name: Spread(row[score.name], row[f"{score.name}_std"])
-            for score in task.scores
-            if row[score.name] is not None
-        }
-        plain = {f.name: row[f.name] for f in fields(cls) if f.name in row}
+    def read(cls, row: Mapping[str, Any], task: Task) -> Row:
+        """Return the row of a summary that `Summary.to_row` wrote."""
         printed = {key: row.get(column) for column, key in _paper_columns(task).items()}
-        if row.get("validation") is not None:
-            plain["validation"] = Spread(row["validation"], row["validation_std"])
-        if row.get("storage_mb") is not None:  # from before tables had the paper's unit
-            plain["storage_mib"] = row["storage_mb"] * OLD_MEGABYTE / MEBIBYTE
-        return cls(
-            **{
-                **plain,
-                "task": task,
-                "seeds": tuple(row["seeds"]),
-                "scores": scores,
-                "paper": {key: text for key, text in printed.items() if text is not None},
-                "options": {name: row[name] for name in task.shown if row.get(name) is not None},
-            }
-        )
+        paper = {key: text for key, text in printed.items() if text is not None}
+        baseline = row.get("baseline", row["parameters_percent"] == 100)  # older rows have none
+        return cls(row["family"], row["variant"], baseline, paper)
 
 
 def _paper_columns(task: Task) -> dict[str, str]:
@@ -166,49 +165,67 @@ def summarize(comparison: Comparison, runs: Sequence[Run], power: float = POWER)
         runs: The runs of the comparison.
         power: The power of the hardware in watts, for the paper's estimate of CO2.
     """
+    rows = [Row(v.family, v.name, v.baseline, v.paper) for v in comparison.variants]
+    return summarize_rows(comparison.task, rows, runs, power)
+
+
+def summarize_rows(
+    task: Task, rows: Sequence[Row], runs: Sequence[Run], power: float = POWER
+) -> list[Summary]:
+    """Return a summary of each row of a table.
+
+    Args:
+        task: The task of the networks.
+        rows: The rows.
+        runs: The runs of all rows.
+        power: The power of the hardware in watts, for the paper's estimate of CO2.
+    """
     members: dict[tuple[str, str], list[Run]] = defaultdict(list)
     for run in runs:
         members[run.family, run.variant].append(run)
-    baselines = {v.family: members[v.family, v.name] for v in comparison.variants if v.baseline}
+    baselines = {row.family: members[row.family, row.variant] for row in rows if row.baseline}
     return [
-        summarize_variant(
-            comparison.task,
-            variant.family,
-            variant.name,
-            members[variant.family, variant.name],
-            baseline=baselines.get(variant.family, ()),
-            paper=variant.paper,
+        summarize_row(
+            task,
+            row,
+            members[row.family, row.variant],
+            baseline=baselines.get(row.family, ()),
             power=power,
         )
-        for variant in comparison.variants
+        for row in rows
     ]
 
 
-def summarize_variant(
+def summarize_row(
     task: Task,
-    family: str,
-    variant: str,
+    row: Row,
     runs: Sequence[Run],
     *,
     baseline: Sequence[Run] = (),
-    paper: Mapping[str, str] | None = None,
     power: float = POWER,
 ) -> Summary:
-    """Return the summary of a variant.
+    """Return the summary of a row.
 
     Args:
         task: The task of the network.
-        family: The recipe.
-        variant: The network.
-        runs: The runs of the variant.
+        row: The variant.
+        runs: Its runs.
         baseline: The runs of the variant to compare with.
-        paper: What the paper prints, see `Summary`.
         power: The power of the hardware in watts, for the paper's estimate of CO2.
     """
     by_seed, others = _collect_results(runs, task), _collect_results(baseline, task)
     failed = sum(run.status == "failed" for run in runs)
     waiting = sum(run.status == "waiting" for run in runs)
-    summary = Summary(family, variant, task, tuple(by_seed), failed, waiting, paper=paper or {})
+    summary = Summary(
+        row.family,
+        row.variant,
+        task,
+        tuple(by_seed),
+        failed,
+        waiting,
+        baseline=row.baseline,
+        paper=row.paper,
+    )
     if not by_seed:
         return summary
     results = list(by_seed.values())

@@ -24,7 +24,8 @@ from typing import Any
 import torch
 from filelock import FileLock, Timeout
 
-from phnn.lab.recipe import build_recipe, merge, read_recipe
+from phnn.lab.packaged import read_recipe
+from phnn.lab.recipe import build_recipe, merge
 from phnn.lab.runs import MODEL, public
 from phnn.lab.tasks.optimization import NonFiniteLossError
 from phnn.lab.training import train

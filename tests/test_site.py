@@ -13,7 +13,7 @@ import yaml
 
 import phnn
 from helpers.browser import BROWSER, open_all, run
-from phnn.lab.recipe import list_comparisons, list_recipes
+from phnn.lab.packaged import list_comparisons, list_recipes
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))

@@ -3,8 +3,8 @@ import torch
 
 import phnn
 from phnn import algebra
-from phnn._elements import read_element
 from phnn.algebra import Algebra
+from phnn.algebra._elements import read_element
 
 
 @pytest.mark.parametrize("name", ["complex", "quaternion", "dual", "tessarine", "octonion"])

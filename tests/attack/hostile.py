@@ -22,7 +22,7 @@ from attack.harm import alter, build, command, damage, refusal
 from attack.sandbox import RefusedError
 from helpers.files import read_parts, reseal
 from phnn.io import ModelFileError
-from phnn.lab import comparison, recipe
+from phnn.lab import comparison, packaged, recipe
 from phnn.lab.training import check_recipe
 
 REPOSITORY = Path(__file__).parents[2]
@@ -186,7 +186,7 @@ def yaml_recipe(draw, ground, folder):
     path = folder / "mine.yaml"
     path.write_text(text_of(draw, tree), encoding="utf-8", errors="replace")
     try:
-        check_recipe(recipe.build_recipe(recipe.read_recipe(path)))
+        check_recipe(recipe.build_recipe(packaged.read_recipe(path)))
     except (ValueError, TypeError, OSError) as error:
         raise RefusedError(str(error)) from None
     return "a recipe"

@@ -16,7 +16,8 @@ from attack.sandbox import RefusedError
 from helpers.files import read_parts, reseal
 from phnn.lab import files
 from phnn.lab.comparison import load_comparison, plan
-from phnn.lab.recipe import build_recipe, read_recipe
+from phnn.lab.packaged import read_recipe
+from phnn.lab.recipe import build_recipe
 from phnn.lab.reports import study as studies
 from phnn.lab.reports.curves import read_curve
 from phnn.lab.reports.shipped import _show_speed

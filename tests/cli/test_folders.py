@@ -6,7 +6,8 @@ import pytest
 
 from phnn import cli
 from phnn.cli.folders import choose_folder, name_comparison, name_variant
-from phnn.lab.recipe import build_recipe, merge, read_recipe
+from phnn.lab.packaged import read_recipe
+from phnn.lab.recipe import build_recipe, merge
 from phnn.lab.runs import Run, describe_network
 
 TINY = """

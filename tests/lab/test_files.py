@@ -7,7 +7,8 @@ import pytest
 
 from phnn import cli
 from phnn.lab import files
-from phnn.lab.recipe import build_recipe, read_recipe
+from phnn.lab.packaged import read_recipe
+from phnn.lab.recipe import build_recipe
 from phnn.lab.runs import Run, RunFolderError, read_json
 from phnn.lab.training import processes
 from phnn.lab.training.epochs import MetricsFile

@@ -15,7 +15,7 @@ from phnn.cli.recipe_options import (
     read_arguments,
     show_value,
 )
-from phnn.lab.recipe import list_comparisons, list_recipes
+from phnn.lab.packaged import list_comparisons, list_recipes
 
 COLUMNS = 80
 INDENT = 30  # of the descriptions

@@ -9,7 +9,8 @@ from inspect import Parameter, getdoc, signature
 from pathlib import Path
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
-from phnn.lab.recipe import SECTIONS, Recipe, Tree, build_recipe, list_recipes, merge, read_recipe
+from phnn.lab.packaged import list_recipes, read_recipe
+from phnn.lab.recipe import SECTIONS, Recipe, Tree, build_recipe, merge
 
 FIRST = "digits"  # the recipe whose options are shown when none is given
 # what to write for options that have no value by default
@@ -121,7 +122,7 @@ def find_recipe(argv: Sequence[str], overrides: Mapping[str, Any]) -> tuple[str,
 
 def _read(word: str) -> Tree | None:
     """Return the recipe that an argument names; None if it names none."""
-    from phnn.lab.recipe import list_comparisons, read_comparison
+    from phnn.lab.packaged import list_comparisons, read_comparison
 
     path = Path(word)  # only its options are looked at: nothing that it names is called
     if (path / "config.yaml").is_file():

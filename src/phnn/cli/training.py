@@ -50,7 +50,8 @@ def train(recipe: str, overrides: Overrides, out: Path | None = None, trust: boo
 
 
 def _train(recipe: str, overrides: Overrides, out: Path | None, trust: bool, screen: Screen) -> int:
-    from phnn.lab.recipe import FINE_TUNING, build_recipe, merge, read_recipe
+    from phnn.lab.packaged import read_recipe
+    from phnn.lab.recipe import FINE_TUNING, build_recipe, merge
 
     tree = read_recipe(recipe, trust=trust)
     from phnn.cli.folders import check_root, choose_folder
@@ -235,7 +236,8 @@ def compare_all(
         run_all,
         with_seeds,
     )
-    from phnn.lab.recipe import build_recipe, merge, read_recipe
+    from phnn.lab.packaged import read_recipe
+    from phnn.lab.recipe import build_recipe, merge
     from phnn.lab.training import check_recipe
 
     loaded = load_comparison(comparison, trust=trust)

@@ -88,7 +88,8 @@ def _tune(
     trust: bool,
     **options: Any,
 ) -> int:
-    from phnn.lab.recipe import merge, read_recipe
+    from phnn.lab.packaged import read_recipe
+    from phnn.lab.recipe import merge
     from phnn.lab.tuning.searching import Search, search
     from phnn.lab.tuning.space import read_space
     from phnn.lab.tuning.study import hide

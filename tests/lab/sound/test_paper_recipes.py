@@ -3,7 +3,8 @@
 import pytest
 
 from phnn.lab.comparison import load_comparison
-from phnn.lab.recipe import build_recipe, list_recipes, read_recipe
+from phnn.lab.packaged import list_recipes, read_recipe
+from phnn.lab.recipe import build_recipe
 from phnn.lab.reports.summaries import Row, summarize_row
 from phnn.lab.runs import Run
 from phnn.lab.tasks import find_task

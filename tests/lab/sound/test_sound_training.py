@@ -16,7 +16,8 @@ import phnn
 from phnn import cli
 from phnn.lab import reports
 from phnn.lab.comparison import load_comparison, plan
-from phnn.lab.recipe import build_recipe, merge, read_recipe
+from phnn.lab.packaged import read_recipe
+from phnn.lab.recipe import build_recipe, merge
 from phnn.lab.runs import BEST, Run
 from phnn.lab.tasks import sound
 from phnn.lab.tasks.learner import Learner

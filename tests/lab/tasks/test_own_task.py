@@ -99,7 +99,8 @@ def test_mistakes_are_named(package, capsys, arguments, message):
 def test_mistakes_are_named_before_lightning_is_imported(package):
     code = (
         "import sys; sys.argv[1:] = ['train', 'digits', '--data.limit', '0']\n"
-        "from phnn.lab.recipe import build_recipe, merge, read_recipe\n"
+        "from phnn.lab.packaged import read_recipe\n"
+        "from phnn.lab.recipe import build_recipe, merge\n"
         "from phnn.lab.training import train\n"
         "trees = {'digits': {'data': {'limit': 0}}, 'sednet-short': {'data': {'overlaps': 0}},\n"
         "         'bright.yaml': {'data': {'count': 0}}, 'cifar10-short': {'model': {'n': 77}}}\n"

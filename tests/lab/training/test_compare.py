@@ -18,8 +18,9 @@ from helpers.comparisons import replace_popen, run_in_process
 from phnn import cli
 from phnn.lab import reports
 from phnn.lab.comparison import load_comparison, plan, run_all
+from phnn.lab.packaged import list_comparisons
 from phnn.lab.paper.emissions import estimate_co2
-from phnn.lab.recipe import build_recipe, list_comparisons
+from phnn.lab.recipe import build_recipe
 from phnn.lab.reports.bubbles import spread_out
 from phnn.lab.runs import Run
 from phnn.lab.stopping import Stopped

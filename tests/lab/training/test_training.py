@@ -15,14 +15,8 @@ from safetensors.torch import load_file
 
 import phnn.io
 from helpers.training import assert_same_run, rows, run
-from phnn.lab.recipe import (
-    OptimizerOptions,
-    ScheduleOptions,
-    build_recipe,
-    list_recipes,
-    merge,
-    read_recipe,
-)
+from phnn.lab.packaged import list_recipes, read_recipe
+from phnn.lab.recipe import OptimizerOptions, ScheduleOptions, build_recipe, merge
 from phnn.lab.runs import BEST, LAST
 from phnn.lab.tasks import optimization
 from phnn.lab.tasks.learner import Learner

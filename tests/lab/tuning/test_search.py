@@ -10,7 +10,7 @@ import yaml
 
 from helpers.studies import find_score, pretend, run_trials_here, tune
 from phnn import cli
-from phnn.lab.recipe import read_recipe
+from phnn.lab.packaged import read_recipe
 from phnn.lab.reports.figures import draw_figures
 from phnn.lab.reports.report import write_report
 from phnn.lab.runs import Run, RunFolderError

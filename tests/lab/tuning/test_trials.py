@@ -14,7 +14,8 @@ from helpers.postgres import PostgresMissingError, running_server
 from helpers.processes import PATIENCE, list_children, start, wait_for, wait_until_gone
 from helpers.studies import run_trials_here, tune
 from helpers.training import rows, run
-from phnn.lab.recipe import build_recipe, read_recipe
+from phnn.lab.packaged import read_recipe
+from phnn.lab.recipe import build_recipe
 from phnn.lab.runs import RunFolderError, public, write_json
 from phnn.lab.tasks import registry
 from phnn.lab.tasks.images.data import ImageData

@@ -11,7 +11,8 @@ from typing import Any
 
 from phnn import algebra
 from phnn._names import check_choices, printable
-from phnn.lab.recipe import Tree, build_recipe, read_comparison, read_recipe
+from phnn.lab.packaged import read_comparison, read_recipe
+from phnn.lab.recipe import Tree, build_recipe
 from phnn.lab.tasks.registry import find_task
 from phnn.lab.tasks.task import Task
 

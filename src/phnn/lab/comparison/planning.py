@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from phnn.lab.comparison.definition import Comparison, Variant
-from phnn.lab.recipe import build_recipe, merge, read_recipe
+from phnn.lab.packaged import read_recipe
+from phnn.lab.recipe import build_recipe, merge
 from phnn.lab.runs import Run, RunFolderError, check_folder
 
 LONGEST = 120  # bytes of the name of a folder, before its hash

@@ -7,9 +7,10 @@ from typing import Any
 
 from phnn.lab.comparison import Comparison, Variant, load_comparison
 from phnn.lab.drawing import Picture
+from phnn.lab.packaged import read_recipe
 from phnn.lab.paper.printed import PRINTED
 from phnn.lab.paper.sizes import parse_numbers
-from phnn.lab.recipe import merge, read_recipe
+from phnn.lab.recipe import merge
 from phnn.lab.reports.bubbles import draw_bubbles
 from phnn.lab.reports.deviations import draw_deviations, find_datasets
 from phnn.lab.reports.sizes import draw_sizes

@@ -162,14 +162,14 @@ def load_forms(setting: Setting, x: Tensor, rounds: int, folder: Path) -> dict[s
     return found
 
 
-def measure(setting: Setting, rounds: int) -> Iterator[dict[str, Any]]:
+def measure(setting: Setting, rounds: int, least: float) -> Iterator[dict[str, Any]]:
     torch.manual_seed(0)
     x = torch.randn(setting.batch, *CASES[setting.case][1])
     with tempfile.TemporaryDirectory() as folder:
         loaded = load_forms(setting, x, rounds, Path(folder))
         runtime = find_runtime(setting.runtime)
         calls = {name: form.run for name, form in loaded.items()}
-        seconds = runtime.time(calls, rounds, seconds=rounds * 0.5)
+        seconds = runtime.time(calls, rounds, seconds=least)
     last = seconds.pop("real, last", None)
     if last is not None and last < seconds["real"]:
         noise = seconds["real, again"] / seconds["real"]
@@ -223,6 +223,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runtimes.csv"))
     parser.add_argument("--only", default="*", help='such as "vgg16 batch 1 *"')
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=15.0, help="of all forms together")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--markdown", type=Path, help="print the table of a CSV file")
     arguments = parser.parse_args()
@@ -237,7 +238,7 @@ def main() -> None:
         if str(setting) in done or not fnmatch(str(setting), arguments.only):
             continue
         print(setting, flush=True)
-        rows = list(measure(setting, arguments.rounds))
+        rows = list(measure(setting, arguments.rounds, arguments.seconds))
         is_new = not arguments.out.exists()
         with arguments.out.open("a", newline="") as file:
             writer = csv.DictWriter(file, FIELDS, lineterminator="\n")

@@ -51,6 +51,32 @@ def test_a_model_of_ones_own(tmp_path):
     assert "stored in a smaller type" in str(inspect(path))
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: phnn.PHConv2d(64, 64, 3, n=(64, 1), terms=8),
+        lambda: phnn.PHConv2d(64, 64, 3, n=(32, 8), terms=40),
+        lambda: phnn.PHLSTM(128, 128, n=4),
+        lambda: phnn.PHEmbedding(400, 64, n=(400, 1), terms=8),
+        lambda: nn.Embedding(400, 16),
+    ],
+    ids=["low rank", "rectangular", "recurrent", "table", "plain table"],
+)
+@torch.no_grad()
+def test_large_tensors_of_all_layers_are_small_in_the_file(tmp_path, make):
+    layer = make()
+    sizes = {}
+    for storage in SHARES:
+        path = tmp_path / f"{storage}.safetensors"
+        phnn.save(layer, path, storage=storage)
+        sizes[storage] = len(read_parts(path)[2])
+        for name, value in phnn.load(path, model=make).state_dict().items():
+            atol = value.abs().max().item() / 99
+            assert torch.allclose(value, layer.state_dict()[name], atol=atol)
+    assert sizes["int8"] < 0.34 * sizes["float32"]
+    assert sizes["float16"] < 0.55 * sizes["float32"]
+
+
 def test_rounding():
     filters = torch.randn(5, 3, 2, 2, dtype=torch.float64)
     filters[1] = 0.0

@@ -335,6 +335,13 @@ def test_a_network_of_limited_rank_learns_and_folds() -> None:
     assert_close(to_dense(model)(input), model(input))
 
 
+@pytest.mark.parametrize("multiplier", [math.inf, math.nan, 0.0, -1.0, 1e-3, 1e300])
+@pytest.mark.parametrize("name", ["vgg11", "fusion"])
+def test_widths_without_a_meaning(name: str, multiplier: float) -> None:
+    with pytest.raises(ValueError, match=r"width_multiplier=.* must be|channels; they must be"):
+        create_model(name, width_multiplier=multiplier)
+
+
 def test_authors_init() -> None:
     torch.manual_seed(0)
     conv = VGG(11, init="authors").features[1]

@@ -15,6 +15,9 @@ from phnn.functional import Factors, kronecker_sum
 from phnn.functional._products import mix_filters, pad_filters
 from phnn.functional._storage import decode, encode
 from phnn.nn import PHLayer
+from phnn.nn._matrices import PHMatrices
+
+LARGE = 256  # numbers of an algebra from which on it is stored like filters
 
 
 class Stored(nn.Module):
@@ -67,15 +70,14 @@ def store_filters(model: nn.Module, storage: str) -> nn.Module:
     """Let the layers of a model compute their weights from values in a storage type, in place.
 
     Args:
-        model: A copy of its own. Its PH layers, linear layers and convolutions hold filters.
+        model: A copy of its own, with filters in layers that `filters_of` knows.
         storage: The type; float32 changes nothing.
     """
     if storage == "float32":
         return model
     stored: dict[int, Stored] = {}
     for module, name in list(filters_of(model)):
-        value = module._parameters[name]
-        assert value is not None
+        value = module.get_parameter(name)
         if id(value) not in stored:
             stored[id(value)] = Stored(value, storage)
         compute_weight(module, name, stored[id(value)])
@@ -83,13 +85,22 @@ def store_filters(model: nn.Module, storage: str) -> nn.Module:
 
 
 def filters_of(model: nn.Module) -> Iterator[tuple[nn.Module, str]]:
-    """Yield the modules of a model that hold filters, with the names of their parameters."""
+    """Yield the modules of a model that hold filters, with the names of their parameters.
+
+    A large algebra counts as filters: in converted networks A may hold more numbers than F.
+    """
     for module in model.modules():
-        name = "F" if isinstance(module, PHLayer) else "weight"
-        value = module._parameters.get(name)
-        is_layer = isinstance(module, PHLayer | nn.Linear | nn.modules.conv._ConvNd)
-        if is_layer and value is not None and value.dim() > 1:
-            yield module, name
+        for name, value in module._parameters.items():
+            if value is not None and value.dim() > 1 and _is_filter(module, name, value):
+                yield module, name
+
+
+def _is_filter(module: nn.Module, name: str, value: Tensor) -> bool:
+    if isinstance(module, nn.Linear | nn.Embedding | nn.modules.conv._ConvNd):
+        return name == "weight"
+    if isinstance(module, PHLayer) and name == "F":
+        return True
+    return isinstance(module, PHLayer | PHMatrices | Assemble) and value.numel() >= LARGE
 
 
 class Assemble(nn.Module):
@@ -102,13 +113,13 @@ class Assemble(nn.Module):
         scale: A number for each output channel; None for none.
     """
 
-    A: Tensor
+    A: nn.Parameter
     scale: Tensor | None
 
     def __init__(self, A: Tensor, groups: int, transposed: bool, scale: Tensor | None) -> None:
         super().__init__()
         self.groups, self.transposed = groups, transposed
-        self.register_buffer("A", A.detach())
+        self.A = nn.Parameter(A.detach(), requires_grad=False)
         self.register_buffer("scale", None if scale is None else scale.detach().to(A.dtype))
 
     def forward(self, F: Tensor) -> Tensor:  # noqa: D102

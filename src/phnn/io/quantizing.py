@@ -25,8 +25,9 @@ def check_calibration(
     """Return the batches of a calibration set as arrays, all of them checked.
 
     Args:
-        calibration: Batches: each a tensor, or a sequence or mapping that begins with the inputs
-            of the model, as those of a `DataLoader` do; labels after them are left out.
+        calibration: One batch as a tensor, or batches: each a tensor, or a sequence or mapping that
+            begins with the inputs of the model, as those of a `DataLoader` do; labels after them
+            are left out.
         inputs: The example.
         dynamic_batch: Whether batches may have another size than the example.
 
@@ -38,6 +39,8 @@ def check_calibration(
             "static quantization reads the range of activations from data; give calibration=, "
             "batches of inputs such as a DataLoader"
         )
+    if isinstance(calibration, Tensor):
+        calibration = [calibration]
     first = 1 if dynamic_batch else 0
     expected = [(tuple(x.shape[first:]), x.dtype) for x in inputs]
     batches = []

@@ -1,5 +1,6 @@
 """What every network of the zoo shares."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
@@ -13,6 +14,7 @@ from phnn._names import check_choices
 from phnn.nn import PHConv2d, PHLinear
 
 T = TypeVar("T")
+LARGEST = 2**20  # channels of a layer
 
 
 def pick(option: str, value: object, choices: Mapping[Any, T]) -> T:
@@ -31,7 +33,20 @@ def pick_widths(
         raise ValueError(
             f"widths={tuple(chosen)} must hold {len(example)} numbers, as {example} does"
         )
-    return [round(width * multiplier) for width in chosen]
+    return scale_widths(chosen, multiplier)
+
+
+def scale_widths(widths: Sequence[int], multiplier: float) -> list[int]:
+    """Return widths times the multiplier, of which each has one channel at least."""
+    if not 0 < multiplier < math.inf:
+        raise ValueError(f"width_multiplier={multiplier} must be a positive number")
+    scaled = [width * multiplier for width in widths]
+    if not all(0.5 < width < LARGEST for width in scaled):
+        raise ValueError(
+            f"width_multiplier={multiplier} and widths={tuple(widths)} give {min(scaled):g} to "
+            f"{max(scaled):g} channels; they must be between 1 and {LARGEST:,}"
+        )
+    return [round(width) for width in scaled]
 
 
 def authors_(layer: PHConv2d | PHLinear) -> None:

@@ -8,7 +8,7 @@ from torch import nn
 
 from phnn.algebra import Algebra
 from phnn.models._layers import Layers, make_layers
-from phnn.models._network import Network
+from phnn.models._network import Network, scale_widths
 
 SIGNALS = (4, 1, 10, 3)  # eye tracking, skin response, electroencephalogram, electrocardiogram
 STANDARD = (128, 65, 1020, 513)  # 3,452 joined features, as Lopez et al. have
@@ -59,7 +59,7 @@ class FusionNet(Network):
     ) -> None:
         super().__init__("fusion", {**locals(), "signals": list(signals)})
         head = make_layers(n, algebra, terms, rank)
-        sizes = [round(width * width_multiplier) for width in _find_widths(signals, widths)]
+        sizes = scale_widths(_find_widths(signals, widths), width_multiplier)
         encoders = [Layers() if head.real else Layers(channels) for channels in signals]
         for i, (layers, width) in enumerate(zip(encoders, sizes, strict=True), 1):
             layers.check_widths({f"signal {i}": width})

@@ -16,28 +16,31 @@ from phnn import PHConv2d, PHConvTranspose2d, PHLinear
 from phnn.algebra import complex as complex_numbers
 
 
-@pytest.mark.parametrize("label", ["cp_grouped", "cp_winograd_4", "filter_first"])
 @torch.no_grad()
-def test_a_file_loads_where_the_library_is_missing(tmp_path, label):
+def test_files_load_where_the_library_is_missing(tmp_path):
     layer, shape = make_layers()["quaternion"]
     x = torch.randn(shape)
-    plan = {"0": entry_of(label, 8)}
-    fast = phnn.accelerate(nn.Sequential(layer).eval(), x, plan=plan)
-    assert copy.deepcopy(fast).phnn_report is fast.phnn_report
-    torch.save((fast, x), tmp_path / "fast.pt")
+    made = {}
+    for label in ["cp_grouped", "cp_winograd_4", "filter_first"]:
+        plan = {"0": entry_of(label, 8)}
+        fast = made[label] = phnn.accelerate(nn.Sequential(layer).eval(), x, plan=plan)
+        assert copy.deepcopy(fast).phnn_report is fast.phnn_report
+        assert fast.phnn_report.to_dict()["entries"][0]["form"]["form"] == plan["0"]["form"]
+        torch.save((fast, x), tmp_path / f"{label}.pt")
     code = (
         "import json, sys; sys.modules['phnn'] = None\n"
         "import torch\n"
-        "fast, x = torch.load('fast.pt', weights_only=False)\n"
-        "json.dump(fast.phnn_report, open('report.json', 'w'))\n"
-        "torch.save(fast(x).detach(), 'output.pt')\n"
+        "for label in sys.argv[1:]:\n"
+        "    fast, x = torch.load(f'{label}.pt', weights_only=False)\n"
+        "    json.dump(fast.phnn_report, open(f'{label}.json', 'w'))\n"
+        "    torch.save(fast(x).detach(), f'{label}.output')\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)
-    assert close(torch.load(tmp_path / "output.pt"), fast(x))
-    report = json.loads((tmp_path / "report.json").read_text())
-    assert report == fast.phnn_report.to_dict()
-    assert report["entries"][0]["form"]["form"] == plan["0"]["form"]
-    assert report["text"] == str(fast.phnn_report)
+    subprocess.run([sys.executable, "-c", code, *made], check=True, cwd=tmp_path)
+    for label, fast in made.items():
+        assert close(torch.load(tmp_path / f"{label}.output"), fast(x))
+        report = json.loads((tmp_path / f"{label}.json").read_text())
+        assert report == fast.phnn_report.to_dict()
+        assert report["text"] == str(fast.phnn_report)
 
 
 @pytest.mark.parametrize("fuse", [True, False])

@@ -100,7 +100,9 @@ def test_compiles_in_one_graph(fast):
     assert torch.allclose(compiled(IMAGES), fast(IMAGES))
 
 
-@pytest.mark.parametrize("format", [pytest.param("onnx", marks=needs_onnx), "torch"])
+@pytest.mark.parametrize(
+    "format", [pytest.param("onnx", marks=[needs_onnx, pytest.mark.slow]), "torch"]
+)
 def test_exports_with_an_open_batch(fast, tmp_path, format):
     path = tmp_path / {"onnx": "fast.onnx", "torch": "fast.pt2"}[format]
     exported = phnn.export(fast, path, IMAGES[:2], format=format)

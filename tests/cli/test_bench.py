@@ -50,6 +50,7 @@ def test_bench_bad_input(here, refuse, argv, message):
     assert message in refuse("bench", *argv)
 
 
+@pytest.mark.slow
 def test_bench_compiled(here, call, monkeypatch):
     compiled = []
     compile = torch.compile

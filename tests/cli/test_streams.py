@@ -45,10 +45,11 @@ def test_ctrl_c_is_one_line_and_130(command, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("signum", "name"),
     [
-        pytest.param(signal.SIGINT, "Ctrl-C", marks=pytest.mark.slow),
+        (signal.SIGINT, "Ctrl-C"),
         pytest.param(signal.SIGTERM, "SIGTERM", marks=windows),
     ],
 )
+@pytest.mark.slow
 def test_signals_in_a_process(tmp_path, signum, name):
     argv = [sys.executable, "-m", "phnn", "toy", "--steps", "100000", "--out", str(tmp_path / "o")]
     process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -119,9 +119,9 @@ def test_a_fixed_algebra_gets_the_least_squares_filters(name, transposed):
     assert torch.equal(found.A, fixed.structure)
     # every entry of F gets a column: the weight that it alone would make
     columns = []
-    for place in range(found.F.numel()):
+    for where in range(found.F.numel()):
         unit = torch.zeros(found.F.numel(), dtype=torch.float64)
-        unit[place] = 1
+        unit[where] = 1
         unit = unit.view(found.F.shape)
         columns.append(slow_kronecker_sum(fixed.structure, unit, groups, transposed).flatten())
     best = torch.linalg.lstsq(torch.stack(columns, dim=1), weight.flatten()[:, None]).solution

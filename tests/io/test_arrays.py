@@ -42,8 +42,8 @@ def test_every_damage_is_a_value_error(tmp_path):
     good, rng, messages = file.getvalue(), np.random.default_rng(0), []
     for _ in range(300):
         content = bytearray(good)
-        for place in rng.integers(0, len(good), rng.choice([1, 4])):
-            content[place] = rng.integers(256)
+        for where in rng.integers(0, len(good), rng.choice([1, 4])):
+            content[where] = rng.integers(256)
         (tmp_path / "a.npz").write_bytes(content)
         try:
             read_arrays(tmp_path / "a.npz")

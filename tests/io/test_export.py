@@ -54,8 +54,10 @@ def total(files):
 
 
 @formats
-@modes
-@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize(
+    ("layer", "fold"),
+    [*((layer, False) for layer in LAYERS), ("linear", True), ("conv", True), ("transposed", True)],
+)
 def test_every_kind_of_layer(tmp_path, layer, format, fold):
     model, shape = LAYERS[layer]
     model.eval()
@@ -231,6 +233,7 @@ def test_it_prints_as_one_line():
     )
 
 
+@pytest.mark.slow
 @needs_onnx
 def test_nothing_is_said(tmp_path):
     code = (

@@ -106,12 +106,14 @@ phnn.save(model, sys.argv[1], metadata={key: 1 for key in keys})
 """
 
 
-def test_equal_models_give_equal_bytes(tmp_path):
-    files = [tmp_path / f"{seed}.safetensors" for seed in (1, 2)]
-    for seed, file in enumerate(files, 1):
-        argv = [sys.executable, "-c", SAVE, str(file), str(seed)]
-        subprocess.run(argv, check=True, env={**os.environ, "PYTHONHASHSEED": str(seed)})
-    assert files[0].read_bytes() == files[1].read_bytes()
+def test_equal_models_give_equal_bytes(tmp_path, monkeypatch):
+    here, there = tmp_path / "1.safetensors", tmp_path / "2.safetensors"
+    monkeypatch.setattr(sys, "argv", ["save", str(here), "1"])
+    exec(SAVE, {})
+    seed = 1 if os.environ.get("PYTHONHASHSEED") != "1" else 2  # texts are hashed otherwise there
+    argv = [sys.executable, "-c", SAVE, str(there), "2"]
+    subprocess.run(argv, check=True, env={**os.environ, "PYTHONHASHSEED": str(seed)})
+    assert here.read_bytes() == there.read_bytes()
 
 
 class Unread(nn.Module):

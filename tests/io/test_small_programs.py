@@ -71,10 +71,16 @@ LEFT = {"Einsum", "Cast", "Div", "Convert", "Expand", "BatchNormalization"}
 
 
 @pytest.mark.parametrize(
-    "storage",
-    [pytest.param("float32", marks=pytest.mark.slow), "float16", "int8"],
+    ("runtime", "storage"),
+    [
+        (None, "int8"),
+        ("onnxruntime", "float16"),
+        pytest.param(None, "float16", marks=pytest.mark.slow),
+        pytest.param("onnxruntime", "int8", marks=pytest.mark.slow),
+        pytest.param(None, "float32", marks=pytest.mark.slow),
+        pytest.param("onnxruntime", "float32", marks=pytest.mark.slow),
+    ],
 )
-@pytest.mark.parametrize("runtime", [None, "onnxruntime"])
 def test_filters_are_restored_when_the_file_is_loaded(tmp_path, model, runtime, storage):
     plan = None if runtime is None else FORMS
     path = tmp_path / "m.onnx"

@@ -140,9 +140,9 @@ class TestLabels:
         for rule in ("reference", "plain"):
             expected = np.zeros((60, 2, 6))
             for event in events:
-                place = NAMES.index(event.label)
+                where = NAMES.index(event.label)
                 for frame in find_frames(event.start, event.end, 6, rule):
-                    expected[frame, place, int(expected[frame, place].sum())] = 1
+                    expected[frame, where, int(expected[frame, where].sum())] = 1
             found = make_labels(events, 6, classes=NAMES, overlaps=6, rule=rule)
             assert np.array_equal(found, expected.reshape(60, -1))
 
@@ -276,8 +276,8 @@ class TestBroken:
         waves = find_splits(root, 2)["train"]
         inputs, _ = read_split(data, "train")
         metadata = data.metadata()
-        for row, place in enumerate(good):  # features and labels still belong together
-            expected = preprocess(read_wave(waves[place].waves), metadata)
+        for row, where in enumerate(good):  # features and labels still belong together
+            expected = preprocess(read_wave(waves[where].waves), metadata)
             torch.testing.assert_close(inputs[row : row + 1], expected)
         with pytest.raises(BrokenRecordingError, match=message):  # also from the cache
             open_data(root, microphones=2)

@@ -53,8 +53,8 @@ def count_by_loops(true, predicted, overlaps, counting):
     """The slow twin: one event after the other."""
     found = wrong = missed = 0
     for t_frame, p_frame in zip(true.flatten(0, 1), predicted.flatten(0, 1), strict=True):
-        events = [place // overlaps for place, x in enumerate(t_frame.tolist()) if x > 0.5]
-        claims = [place // overlaps for place, x in enumerate(p_frame.tolist()) if x > 0.5]
+        events = [where // overlaps for where, x in enumerate(t_frame.tolist()) if x > 0.5]
+        claims = [where // overlaps for where, x in enumerate(p_frame.tolist()) if x > 0.5]
         if counting == "authors":
             hits = sum(event in claims for event in events)
             found += hits

@@ -256,7 +256,8 @@ def finish(process):
     assert process.returncode == 0, errors
 
 
-@pytest.mark.parametrize("kills", [1, pytest.param(6, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kills", [1, 6])
 def test_killed_process_goes_on(reference, tiny, tmp_path, kills):
     checkpoint = tmp_path / LAST
 

@@ -59,7 +59,7 @@ def make_contestants(
         n: Dimension of the algebras.
         rounds: Of acceleration.
         runtime: Where they will run. They are accelerated for it; for `torch.compile` with
-            channels last, to which it converts weights that are not on every call.
+            channels last, because it converts other weights on every call.
         progress: Called with what is done, how far, and of how much.
 
     Returns:

@@ -118,13 +118,13 @@ class _Sequence(_OpenRecurrence):
         ends: list[States] = []
         for layer in range(self.fused.num_layers):
             sides = []
-            for way in ("", "_reverse") if self.fused.bidirectional else ("",):
-                suffix = f"_l{layer}{way}"
+            for direction in ("", "_reverse") if self.fused.bidirectional else ("",):
+                suffix = f"_l{layer}{direction}"
                 gates = self.get_submodule("weight_ih" + suffix)(rows).split(sizes)
                 states = tuple(state[len(ends)] for state in first)
                 outputs: list[Tensor] = [rows] * len(sizes)
                 order = range(len(sizes))
-                for step in reversed(order) if way else order:
+                for step in reversed(order) if direction else order:
                     active = tuple(state[: sizes[step]] for state in states)
                     moved = self._step(suffix, gates[step], active)
                     outputs[step] = moved[0]

@@ -191,7 +191,7 @@ def holds_numbers(tensor: Tensor) -> bool:
 def find_folds(model: nn.Module) -> list[Site]:
     """Return what folds into a torch layer, in order, with the reason where it cannot.
 
-    These are the PH layers, and layers with several matrices in the place of their parts.
+    These are the PH layers, and layers with several matrices instead of their matrices.
     """
     sites: list[Site] = []
     inside: set[int] = set()
@@ -331,7 +331,7 @@ def _as_linear(module: nn.Module) -> nn.Linear:
 
 
 def describe_argument(value: object) -> str:
-    """Return what was given in the place of a model, and how to make a model of it.
+    """Describe what was given instead of a model, and how to make a model of it.
 
     Example:
         >>> describe_argument("resnet18")

@@ -55,7 +55,7 @@ class CPGrouped(CPForm):
     Attributes:
         zero_padded: Whether its groups are zero-padded, as torch's kernels are fast for whole
             vectors of channels.
-        inside_last: Whether it has the channels last in memory, even if its input has not.
+        inside_last: Whether it has the channels last in memory, even if its input does not.
     """
 
     name = "cp_grouped"

@@ -242,7 +242,7 @@ def check_fields(values: object, kinds: Mapping[Any, Any]) -> dict[Any, Any]:
         ValueError: It is no mapping, or a field is missing or of another type.
     """
     if not isinstance(values, Mapping):
-        raise ValueError(f"a {type(values).__name__} stands in the place of a mapping")
+        raise ValueError(f"expected a mapping, found {type(values).__name__}")
     for name, kind in kinds.items():
         if name not in values:
             raise ValueError(f"{name} is missing")

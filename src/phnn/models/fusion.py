@@ -27,8 +27,8 @@ class FusionNet(Network):
         n: Dimension of the algebra of the head. Without n and algebra all layers are real.
         algebra: The fixed algebra of the head; encoders learn theirs.
         signals: Channels of each signal.
-        widths: Features of the first convolution of each encoder, of which the second has twice as
-            many; "standard" for the standard signals. The channels of a signal must divide its
+        widths: Features of the first convolution of each encoder; the second has twice as many.
+            "standard" is for the standard signals. The channels of a signal must divide its
             width, and n the joined features, twice the sum.
         hidden: Features of the first layer of the head; the next have 1/2 and 1/4 of them.
         dropout: Dropout in the head.

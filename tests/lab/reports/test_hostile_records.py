@@ -53,7 +53,7 @@ def test_a_study_of_wrong_types_is_named(tmp_path):
         ("objectives", [], "no objectives"),
         ("importance", {"x": {}}, "no objective"),
         ("importance", {"accuracy": 3}, "accuracy is a int"),
-        ("trials", [3], "a int stands in the place of a mapping"),
+        ("trials", [3], "expected a mapping, found int"),
         ("seed", True, "seed is a bool"),
     ],
 )

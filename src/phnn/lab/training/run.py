@@ -53,7 +53,7 @@ def train(
         wait: Seconds to wait for another process that holds the folder.
         judge: Makes the run a trial of a study: the first process calls it after each epoch with
             its row of `metrics.csv`, and it says whether to give up. A trial is not tested, and
-            writes `validation.json` in the place of `result.json` and the network. Without a judge,
+            writes `validation.json` instead of `result.json` and the network. Without a judge,
             the same recipe and folder continue the run up to its test.
 
     Returns:

@@ -125,6 +125,10 @@ def make_ground(kind, work):
         from attack import comparisons
 
         comparisons.warm_up(work)
+    if kind == "random models":
+        from attack import models
+
+        models.warm_up(work)
     return kind
 
 

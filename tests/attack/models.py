@@ -185,6 +185,15 @@ def assert_same(actual, expected, what, tolerance=2e-3):
     assert difference <= tolerance, f"{what} differs by {difference:.2g}"
 
 
+def warm_up(folder):
+    """Import what all cases need, before any is forked: the exporters alone take seconds."""
+    import onnxruntime  # noqa: F401
+
+    layer, x = phnn.PHConv2d(4, 4, 3, n=2).eval(), torch.randn(1, 4, 6, 6)
+    for format, suffix in (("onnx", "onnx"), ("torch", "pt2")):
+        phnn.export(layer, folder / f"warm.{suffix}", x, format=format, dynamic_batch=False)
+
+
 def make_case(number, seed, ground, folder):
     """Return the case of a number."""
     draw = random.Random(f"{seed} models {number}")

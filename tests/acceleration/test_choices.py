@@ -8,6 +8,7 @@ import phnn
 import phnn.forms
 from helpers.accelerating import FakeRuntime, X, close, form, network
 from phnn import PHConv2d
+from phnn.acceleration import candidates
 from phnn.acceleration.workshop import Choice
 from phnn.algebra import complex as complex_numbers
 from phnn.runtimes import OnnxRuntime
@@ -200,6 +201,22 @@ def test_winograd_is_tried_where_it_fits(size, tile_size):
     assert torch.equal(again(x), fast(x))
     without = phnn.accelerate(model, x, runtime=runtime, winograd=False)
     assert "winograd" not in "".join(without.phnn_report.entries[0].seconds)
+
+
+def test_no_form_more_than_doubles_a_large_model(monkeypatch):
+    model = nn.Sequential(PHConv2d(64, 64, 3, padding=1, bias=False, algebra="quaternion")).eval()
+    x, weight = torch.randn(1, 64, 8, 8), 64 * 64 * 9
+    tried = [set(phnn.accelerate(model, x, runtime=FakeRuntime()).phnn_report.entries[0].seconds)]
+    monkeypatch.setattr(candidates, "LARGE", 4 * weight - 1)  # bytes in float32
+    runtime = FakeRuntime()
+    tried.append(set(phnn.accelerate(model, x, runtime=runtime).phnn_report.entries[0].seconds))
+    assert tried[0] - tried[1] == {"winograd_4"}
+    assert "cp_winograd_4" in tried[1]
+    source = phnn.forms.Source(model[0], phnn.decompose.bilinear(model[0].A).factors)
+    for each in phnn.forms.forms_of(source, channels_last=False):
+        held = sum(parameter.numel() for parameter in each.build(source).parameters())
+        small = 1000  # the matrices that mix components and points
+        assert held <= each.growth(source) * weight + small, each
 
 
 def test_equal_layers_are_timed_once():

@@ -12,6 +12,7 @@ from attack.outcomes import Outcome
 
 CPU_SECONDS = 5.0  # of a hostile file
 WALL_SECONDS = 90.0  # for one that waits: on a pipe, say; the machine may be busy
+PAUSE = 1.0  # seconds between two looks at a case that count at most: the attack may be paused
 MEMORY = 2**30  # bytes, beyond what the process had before
 
 
@@ -72,12 +73,13 @@ def _run(case, writing, cpu):
 
 
 def _wait(pid, wall):
-    deadline = time.monotonic() + wall
-    while time.monotonic() < deadline:
+    waited, now = 0.0, time.monotonic()
+    while waited < wall:
         found, status, usage = os.wait4(pid, os.WNOHANG)
         if found:
             return status, usage, False
         time.sleep(0.005)
+        waited, now = waited + min(time.monotonic() - now, PAUSE), time.monotonic()
     os.kill(pid, signal.SIGKILL)
     _, status, usage = os.wait4(pid, 0)
     return status, usage, True

@@ -35,7 +35,7 @@ posix = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fifos
 )
 def test_yaml_is_bounded_before_it_is_built(tmp_path, text, message):
     (tmp_path / "bad.yaml").write_text(text)
-    with pytest.raises(ValueError, match=rf"(?s).*bad\.yaml.*{message}|{message}"):
+    with pytest.raises(ValueError, match=rf"(?s)bad\.yaml.*{message}"):
         read_recipe(tmp_path / "bad.yaml")
 
 

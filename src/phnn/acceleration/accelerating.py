@@ -72,9 +72,10 @@ def accelerate(
         fuse: Also multiply batch norms into plain layers before them. Where `torch.fx` cannot trace
             the model, its run on the example shows which.
         winograd: Also try Winograd convolutions, in torch alone: in graphs they never paid. They
-            take more memory, up to four times the weights, and round about twice as coarsely in
-            float32, more in lower precision: leave them out for a model that will run in autocast,
-            and for export with sizes of images left open.
+            take more memory, up to four times the weights (twice where the folded layers have more
+            than 128 MB), and round about twice as coarsely in float32, more in lower precision:
+            leave them out for a model that will run in autocast, and for export with sizes of
+            images left open.
         rounds: How often each form is timed at least, short ones more often; the least time counts.
         seconds: Processor time to search for the CP decomposition of each of the different
             algebras; those that take longer, as for large n, have none.

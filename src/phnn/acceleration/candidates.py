@@ -16,6 +16,9 @@ from phnn.functional import Factors, each
 from phnn.functional._formats import CHANNELS_LAST
 from phnn.runtimes.nested import put_channels_last
 
+LARGE = 2**27  # bytes of all folded layers, from which on the forms may at most double them
+MOST_GROWTH = 2.0
+
 
 @dataclass(frozen=True)
 class Candidates:
@@ -41,7 +44,7 @@ def find_candidates(
     if not has_formats:
         first = {name: _put_first(received) for name, received in calls.items()}
         found = [_find_forms(layer, first[layer.name], winograd) for layer in layers]
-        return [[_leave_out_formats(candidates) for candidates in found]]
+        return [_leave_out_large([_leave_out_formats(candidates) for candidates in found])]
     formats = [calls]
     last = {name: put_channels_last(value) for name, value in seen.kwargs.items()}
     try:
@@ -52,7 +55,7 @@ def find_candidates(
     if others != calls:
         formats.append(others)
     return [
-        [_find_forms(layer, received[layer.name], winograd) for layer in layers]
+        _leave_out_large([_find_forms(layer, received[layer.name], winograd) for layer in layers])
         for received in formats
     ]
 
@@ -61,6 +64,23 @@ def _leave_out_formats(candidates: Candidates) -> Candidates:
     """Return the forms that differ in more than the order of memory."""
     forms = tuple(form for form in candidates.forms if not form.minds_format)
     return replace(candidates, forms=forms)
+
+
+def _leave_out_large(found: list[Candidates]) -> list[Candidates]:
+    """Leave out the largest forms of a large model, as whole models of them would be timed."""
+    sources = [one.layer.source for one in found]
+    sizes = [source.sizes.assembled() * source.layer.F.element_size() for source in sources]
+    growths = [max(form.growth(one.layer.source) for form in one.forms) for one in found]
+    grown = sum(size * growth for size, growth in zip(sizes, growths, strict=True))
+    if sum(sizes) <= LARGE or grown <= MOST_GROWTH * sum(sizes):
+        return found
+    return [
+        replace(
+            one,
+            forms=tuple(f for f in one.forms if f.growth(one.layer.source) <= MOST_GROWTH),
+        )
+        for one in found
+    ]
 
 
 def _put_first(calls: Counter[Call]) -> Counter[Call]:

@@ -123,6 +123,10 @@ class Form(ABC):
         """Return whether the form is worth timing on inputs of these shapes."""
         return True
 
+    def growth(self, source: Source) -> float:
+        """Return how many times the numbers of the folded weight it holds, at most."""
+        return 1.0
+
     def takes_norm(self, source: Source) -> bool:
         """Return whether the batch norm after the layer becomes part of the module.
 

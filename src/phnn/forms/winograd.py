@@ -147,6 +147,10 @@ def _transform(filters: Tensor, G: Tensor) -> Tensor:
     return weight.flatten(0, 2)
 
 
+def _count_points(tile_size: int) -> int:
+    return (tile_size + TAPS - 1) ** 2
+
+
 def _apply_twice(matrix: Tensor, values: Tensor, rows: int, columns: int) -> Tensor:
     """Apply a matrix to the first axis and to the second of (columns · columns, …)."""
     return mix(matrix, torch.mm(matrix, values).view(rows, columns, -1))
@@ -216,6 +220,10 @@ class Winograd(Form):
         """Return whether the tile size suits the largest output."""
         return _has_tile_size(source, self.tile_size, shapes)
 
+    def growth(self, source: Source) -> float:
+        """Return the points of a tile for each position of the filter."""
+        return _count_points(self.tile_size) / TAPS**2
+
     def recipe(self, source: Source) -> tuple[str, nn.Module] | None:
         """Return how H is assembled and transformed."""
         _, G, _ = toom_cook(self.tile_size)
@@ -267,6 +275,12 @@ class CPWinograd(CPForm):
         """Return whether products are saved and the tile size suits the largest output."""
         suits = _has_tile_size(source, self.tile_size, shapes)
         return suits and super().is_promising(source, shapes)
+
+    def growth(self, source: Source) -> float:
+        """Return the same for each of the products, which are fewer than those of components."""
+        assert self.rank is not None
+        products = self.rank / (source.sizes.n_out * source.sizes.n_in)
+        return products * _count_points(self.tile_size) / TAPS**2
 
     def recipe(self, source: Source) -> tuple[str, nn.Module] | None:
         """Return how the filters of the products are mixed and transformed."""

@@ -122,7 +122,7 @@ def _count(node: yaml.Node, known: dict[int, int | None]) -> int:
     if id(node) in known:
         found = known[id(node)]
         if found is None:
-            raise FileError("an alias stands for itself")
+            raise ValueError("an alias stands for itself")
         return found
     known[id(node)] = None
     children: list[yaml.Node] = []

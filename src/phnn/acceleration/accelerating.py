@@ -73,7 +73,7 @@ def accelerate(
             the model, its run on the example shows which.
         winograd: Also try Winograd convolutions, in torch alone: in graphs they never paid. They
             take more memory, up to four times the weights (twice where the folded layers have more
-            than 128 MB), and round about twice as coarsely in float32, more in lower precision:
+            than 128 MiB), and round about twice as coarsely in float32, more in lower precision:
             leave them out for a model that will run in autocast, and for export with sizes of
             images left open.
         rounds: How often each form is timed at least, short ones more often; the least time counts.

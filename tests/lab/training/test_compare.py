@@ -264,8 +264,8 @@ def test_packaged_comparisons(name):
     assert len({run.folder for run in runs}) == len(runs)
     for run in runs[:: max(1, len(runs) // 5)]:
         build_recipe(run.recipe)
-    ours = ("demo", "digits", "digits-vit", "cifar10-fast", "cifar10-short", "cifar10-rank")
-    ours += ("sednet-short",)
+    ours = ("demo", "digits", "cifar10-fast", "cifar10-short", "cifar10-rank")
+    ours += ("cifar10-vit-short", "sednet-short")
     if name not in ours:
         assert all(variant.paper for variant in comparison.variants)
 

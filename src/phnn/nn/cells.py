@@ -35,6 +35,10 @@ class PHRNNCell(_PHCell):
     """One step of an Elman network with 1/n of the parameters; see `PHLSTMCell`.
 
     The arguments up to `dtype` are those of `torch.nn.RNNCell`.
+
+    Example:
+        >>> PHRNNCell(8, 16, n=4)(torch.randn(3, 8)).shape
+        torch.Size([3, 16])
     """
 
     dense_type = nn.RNNCell
@@ -73,6 +77,10 @@ class PHGRUCell(_PHCell):
     """One step of a gated recurrent unit with 1/n of the parameters; see `PHLSTMCell`.
 
     The arguments up to `dtype` are those of `torch.nn.GRUCell`.
+
+    Example:
+        >>> PHGRUCell(8, 16, n=4)(torch.randn(3, 8)).shape
+        torch.Size([3, 16])
     """
 
     dense_type = nn.GRUCell

@@ -4,6 +4,8 @@ Usage: sharded_worker.py RANK WORLD STORE OUT FIRST LAST, where FIRST and LAST a
 checkpoint of step FIRST is resumed, and one of step LAST is written, both sharded.
 """
 
+import os
+import re
 import sys
 from pathlib import Path
 
@@ -12,17 +14,13 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_model_state_dict,
-    get_state_dict,
-    set_state_dict,
-)
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 
 import phnn
 from phnn.lab.tasks.sharding import is_sharded, shard
 
+PAGE = Path(__file__).parents[2] / "docs" / "scaling.md"
 GLOBAL_BATCH = 4
 
 
@@ -56,6 +54,12 @@ def check_refusals(model: nn.Module, out: Path) -> None:
             use()
 
 
+def save_as_the_page_says(model: nn.Module) -> None:
+    """Gather and save a model with the code of the page, as written; all processes have to."""
+    (code,) = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    exec(compile(code, PAGE.name, "exec"), {"model": model, "make_model": build})
+
+
 def main(rank: int, world: int, store: str, out: Path, first: int, last: int) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
@@ -81,13 +85,8 @@ def main(rank: int, world: int, store: str, out: Path, first: int, last: int) ->
         checkpoint_id=str(out / f"step{last}"),
     )
     check_refusals(model, out)
-    whole = get_model_state_dict(
-        model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)
-    )
-    if rank == 0:
-        plain = build()
-        plain.load_state_dict(whole)
-        torch.save(plain.state_dict(), out / f"whole{last}.pt")
+    os.chdir(out)
+    save_as_the_page_says(model)
     dist.destroy_process_group()
 
 

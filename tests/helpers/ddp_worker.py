@@ -12,6 +12,7 @@ from phnn import algebra
 
 MIXED, SEQUENCES = 1, 2  # of the networks
 
+
 class Sequences(nn.Module):
     """One of each layer for sequences."""
 

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from helpers.pictures import write_folders
 from phnn import cli
 from phnn.cli.folders import choose_folder, name_comparison, name_variant
 from phnn.lab.packaged import read_recipe
@@ -12,7 +13,7 @@ from phnn.lab.runs import Run, describe_network
 
 TINY = """
 model: {name: resnet20, widths: [4, 4, 4]}
-data: {name: digits, limit: 8, batch_size: 8, validation: 0, seed: 0}
+data: {name: mine, root: images, image_size: 32, batch_size: 8, validation: 0, seed: 0}
 trainer: {max_epochs: 1, threads: 1, energy: false, accelerator: cpu, logger: none}
 """
 
@@ -79,6 +80,7 @@ def train(tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("PHNN_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tiny.yaml").write_text(TINY)
+    write_folders(tmp_path / "images", count=4)
 
     def run(*argv):
         code = cli.main(["train", "tiny.yaml", *map(str, argv)])
@@ -92,7 +94,7 @@ def test_a_run_shows_itself_and_goes_on(train, tmp_path):
     assert code == 0
     lines = err.splitlines()
     assert lines[0].startswith("network  resnet20 real, ")
-    assert lines[1].startswith("data     digits: 8 training, ")
+    assert lines[1].startswith("data     mine: 8 training, ")
     assert lines[2] == "folder   runs/tiny-real-seed0"
     assert any(line.startswith("epoch 1/1  loss ") for line in lines)
     assert out.startswith("test accuracy ")

@@ -54,9 +54,6 @@ class RuleData(Data):
 
 
 class Regressor(Learner):
-    score = "error"
-    lower_is_better = True
-
     def __init__(self, model, recipe, metadata):
         super().__init__(model, recipe, metadata, {"error": MeanSquaredError()})
 

@@ -188,15 +188,13 @@ def _has_tile_size(source: Source, tile_size: int, shapes: Collection[Shape]) ->
 
 
 @dataclass(frozen=True, kw_only=True)
-class Winograd(Form):
-    """A Winograd convolution with the assembled weight H.
+class _Tiled(Form):
+    """A Winograd convolution.
 
     Attributes:
         tile_size: Outputs of a tile along height and along width, 2 or 4.
     """
 
-    name = "winograd"
-    is_dense = True
     is_winograd = True
 
     tile_size: int = 4
@@ -205,6 +203,14 @@ class Winograd(Form):
     def label(self) -> str:
         """The name with the tile size."""
         return f"{self.name}_{self.tile_size}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Winograd(_Tiled):
+    """A Winograd convolution with the assembled weight H."""
+
+    name = "winograd"
+    is_dense = True
 
     @classmethod
     def variants(cls, source: Source, channels_last: bool) -> Iterator[Self]:
@@ -245,22 +251,10 @@ class Winograd(Form):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CPWinograd(CPForm):
-    """A Winograd convolution with R products at each point of a tile.
-
-    Attributes:
-        tile_size: Outputs of a tile along height and along width, 2 or 4.
-    """
+class CPWinograd(_Tiled, CPForm):
+    """A Winograd convolution with R products at each point of a tile."""
 
     name = "cp_winograd"
-    is_winograd = True
-
-    tile_size: int = 4
-
-    @property
-    def label(self) -> str:
-        """The name with the tile size."""
-        return f"{self.name}_{self.tile_size}"
 
     @classmethod
     def variants(cls, source: Source, channels_last: bool) -> Iterator[Self]:

@@ -78,7 +78,7 @@ def validate(trained: Trained) -> Validation:
             "to choose a size; give --evaluate package.module:function"
         )
     make = resolve(trained.task.learner)
-    score = make(trained.model, trained.recipe, trained.metadata).score
+    criterion = trained.task.criterion or trained.task.primary
 
     @torch.no_grad()
     def evaluate(model: nn.Module) -> float:
@@ -87,10 +87,9 @@ def validate(trained: Trained) -> Validation:
         for loader in loaders if isinstance(loaders, list) else [loaders]:
             for number, batch in enumerate(loader):
                 learner.validation_step(data.on_after_batch_transfer(batch, 0), number)
-        return float(learner.val_scores.take()[f"val_{score}"])
+        return float(learner.val_scores.take()[f"val_{criterion.name}"])
 
-    lower = make(trained.model, trained.recipe, trained.metadata).lower_is_better
-    return Validation(f"validation {score}", evaluate, lower)
+    return Validation(f"validation {criterion.name}", evaluate, not criterion.higher)
 
 
 def _open_data(trained: Trained) -> Data:

@@ -109,6 +109,7 @@ def test_table_and_picture(comparison, tmp_path, monkeypatch, capsys):
 
 
 def test_failed_runs_are_listed_and_tried_again(comparison, tmp_path, monkeypatch, capsys):
+    comparison.write_text("{seeds: [0, 1], families: {tiny.yaml: {real: }}}")
     broken, original = set(), Classifier.loss
 
     def break_real(folder):
@@ -139,6 +140,7 @@ def test_failed_runs_are_listed_and_tried_again(comparison, tmp_path, monkeypatc
 
 
 def test_a_folder_in_which_something_else_was_trained(comparison, tmp_path, monkeypatch, capsys):
+    comparison.write_text("{seeds: [1], families: {tiny.yaml: {real: , n=2: }}}")
     run_in_process(monkeypatch)
     out = tmp_path / "out"
     assert call(comparison, out) == 0

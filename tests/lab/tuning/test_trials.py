@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from helpers import rules
+from helpers.pictures import write_folders
 from helpers.postgres import PostgresMissingError, running_server
 from helpers.processes import PATIENCE, list_children, start, wait_for, wait_until_gone
 from helpers.studies import run_trials_here, tune
@@ -26,7 +27,7 @@ from phnn.lab.tuning.study import load_study  # noqa: E402
 
 TINY = {
     "model": {"name": "vgg11", "widths": [4] * 6},
-    "data": {"name": "digits", "limit": 64, "batch_size": 32, "validation": 0.02},
+    "data": {"name": "mine", "batch_size": 32, "validation": 0.25},
     "optimizer": {"lr": 0.01},
     "trainer": {
         "max_epochs": 2, "threads": 1, "energy": False, "accelerator": "cpu", "logger": "none",
@@ -36,8 +37,13 @@ TINY = {
 
 
 @pytest.fixture
-def small():
-    return json.loads(json.dumps(TINY))
+def small(tmp_path_factory, monkeypatch):
+    """A recipe with few images in files: to draw the 10,000 of the demo takes seconds."""
+    monkeypatch.setenv("PHNN_CACHE", str(tmp_path_factory.mktemp("cache")))
+    root = write_folders(tmp_path_factory.mktemp("images"), count=48, size=32)
+    tree = json.loads(json.dumps(TINY))
+    tree["data"]["root"] = str(root)
+    return tree
 
 
 def test_a_trial_never_reads_the_test_split_and_is_a_run(small, tmp_path, monkeypatch):

@@ -25,8 +25,10 @@ from phnn.lab.tasks.optimization import (
     make_schedule,
     number_states,
 )
+from phnn.lab.tasks.registry import find_task
 from phnn.lab.tasks.scores import Scores
 from phnn.lab.tasks.sharding import hold_whole, is_sharded, load_weights, shard
+from phnn.lab.tasks.task import Score
 from phnn.models import Network, create_model
 
 PREFIX = "model."  # of the network's weights in a checkpoint
@@ -46,11 +48,6 @@ class Learner(lightning.LightningModule, ABC):
             kept in checkpoints.
         metrics: What to measure besides the loss, from (answers, targets).
     """
-
-    #: the validation score that tells which epoch is the best
-    score: str
-    #: whether a lower score is better
-    lower_is_better = False
 
     def __init__(
         self,
@@ -95,9 +92,15 @@ class Learner(lightning.LightningModule, ABC):
         outputs: Tensor = self(inputs)
         return outputs
 
+    @property
+    def criterion(self) -> Score:
+        """The validation score that chooses the best epoch."""
+        task = find_task(self.recipe.task)
+        return task.criterion or task.primary
+
     def improves(self, score: float, best: float | None) -> bool:
         """Return whether a validation score is better than the best one so far."""
-        better = best is None or (score < best if self.lower_is_better else score > best)
+        better = best is None or (score > best if self.criterion.higher else score < best)
         return better and math.isfinite(score)
 
     def count_parameters(self) -> dict[str, int]:

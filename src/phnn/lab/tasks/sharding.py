@@ -40,7 +40,7 @@ def is_sharded(model: nn.Module) -> bool:
 
 
 def hold_whole(model: nn.Module, *, whole: bool) -> None:
-    """Let each device hold the whole network, or its part again; all processes have to call it.
+    """Let each device hold the whole network, or its share again; all processes must call it.
 
     An evaluation needs it: processes may have different numbers of batches, and a process that
     gathers tensors for a batch which others do not have would wait for them without end.

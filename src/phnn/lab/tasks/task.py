@@ -83,6 +83,8 @@ class Task:
     Attributes:
         name: The name, as recipes have it.
         scores: What networks are judged by, the most important first.
+        criterion: The validation score that chooses the best epoch; by default the first of the
+            scores.
         data: The class of the data, see `Data`. Its signature gives the options --data.NAME.
         learner: The subclass of `Learner` that trains a network.
         learner_options: A dataclass of the options --learner.NAME; None for a learner without any.
@@ -125,6 +127,7 @@ class Task:
     shown: tuple[str, ...] = ()
     timed: int = 100
     note: str = ""
+    criterion: Score | None = None
 
     @property
     def primary(self) -> Score:

@@ -189,7 +189,7 @@ class Keeper(Checkpoint):
         assert isinstance(learner, Learner)
         if self.history.row is None:
             return
-        score = self.history.row.get(f"val_{learner.score}")
+        score = self.history.row.get(f"val_{learner.criterion.name}")
         if score is not None and learner.improves(score, self.best_score):
             self.best_score, self.best_epoch = score, trainer.current_epoch
             self._save(trainer, self.best)

@@ -106,7 +106,7 @@ class EpochLog(Callback):
         for logger in trainer.loggers:
             scores = {name: value for name, value in self.row.items() if name != "step"}
             logger.log_metrics(scores, self.row["step"])
-        monitored = f"val_{learner.score}"
+        monitored = f"val_{learner.criterion.name}"
         if trainer.early_stopping_callbacks and monitored in self.row:
             learner.log(monitored, self.row[monitored], logger=False)
 

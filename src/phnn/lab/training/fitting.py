@@ -131,7 +131,7 @@ def fit(
             "recipe": public(recipe),
             **learner.count_parameters(),
             "epochs": log.epochs,
-            f"val_{learner.score}": keeper.best_score,
+            f"val_{learner.criterion.name}": keeper.best_score,
             "train_seconds": clock.seconds,
             "train_processor_seconds": clock.processor,
             "train_seconds_per_100": clock.mean and 100 * clock.mean,

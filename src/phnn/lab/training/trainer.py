@@ -97,9 +97,9 @@ def make_callbacks(options: TrainerOptions, learner: Learner, steps: int) -> lis
     if options.early_stopping is not None:
         wanted.append(
             lightning_callbacks.EarlyStopping(
-                f"val_{learner.score}",
+                f"val_{learner.criterion.name}",
                 patience=options.early_stopping,
-                mode="min" if learner.lower_is_better else "max",
+                mode="max" if learner.criterion.higher else "min",
                 strict=False,  # at the end of an epoch that was logged before
                 check_on_train_epoch_end=True,
             )

@@ -23,8 +23,6 @@ class Classifier(Learner):
         metadata: The metadata of the data, with the names of the classes.
     """
 
-    score = "accuracy"
-
     def __init__(self, model: Network, recipe: Recipe, metadata: Mapping[str, Any]) -> None:
         accuracy = MulticlassAccuracy(len(metadata["classes"]), average="micro")
         super().__init__(model, recipe, metadata, {"accuracy": accuracy})

@@ -17,17 +17,13 @@ from phnn.models import Network, SEDnet
 class Detector(Learner):
     """Learn which events are active in each frame, by binary cross-entropy over all tracks.
 
-    The network gives logits: the loss of a probability that rounds to 0 or 1 is infinite. As in the
-    paper's code, the best epoch is the one with the lowest validation loss.
+    The network gives logits: the loss of a probability that rounds to 0 or 1 is infinite.
 
     Args:
         model: A SEDnet with `logits=True`.
         recipe: How to train it.
         metadata: The metadata of the data, with the names of the classes.
     """
-
-    score = "loss"
-    lower_is_better = True
 
     def __init__(self, model: Network, recipe: Recipe, metadata: Mapping[str, Any]) -> None:
         if not model.config.get("logits", True):

@@ -38,6 +38,7 @@ SOUND = Task(
         Score("precision", "P"),
         Score("recall", "R"),
     ),
+    criterion=Score("loss", "loss", higher=False),  # as in the paper's code
     data=SoundData,
     learner="phnn.lab.tasks.sound.detector:Detector",
     network_options=_choose_options,

@@ -58,33 +58,40 @@ def sweep(name: str, model: dict[str, Any], **optimizer: Any) -> Setting:
     return Setting(f"sweep {name} {label}", merge(SWEEP, {"model": model, "optimizer": optimizer}))
 
 
-def list_sweeps() -> Iterator[Setting]:
-    """Rates and starting values, for one seed."""
-    n2, n4, quaternion = {"n": 2}, {"n": 4}, {"algebra": "quaternion"}
-    drawn, narrow = {"n": 4, "init": "default"}, {"widths": NARROW["n=4"]}
+def list_first_sweeps() -> Iterator[Setting]:
+    """Rates and starting values that decide the most."""
+    n4, narrow = {"n": 4}, {"widths": NARROW["n=4"]}
     yield sweep("n=4", n4, lr=LR)
     yield sweep("n=4", n4, lr=LR, balanced=True)
+    yield sweep("n=4", n4, lr=LR, balanced=True, algebra_scale=0.25)
     yield sweep("real", {}, lr=LR)
     yield sweep("narrow", narrow, lr=LR)
-    yield sweep("n=4", n4, lr=LR, balanced=True, algebra_scale=0.25)
-    yield sweep("n=4 default start", drawn, lr=LR, balanced=True)
-    yield sweep("n=4 default start", drawn, lr=LR)
     yield sweep("n=4", n4, lr=2 * LR, balanced=True)
-    yield sweep("n=4", n4, lr=LR / 2)
     yield sweep("real", {}, lr=2 * LR)
-    yield sweep("real", {}, lr=LR / 2)
-    yield sweep("quaternion", quaternion, lr=LR)
-    yield sweep("quaternion", quaternion, lr=LR, balanced=True)
-    yield sweep("n=2", n2, lr=LR)
-    yield sweep("n=2", n2, lr=LR, balanced=True)
+    yield sweep("narrow", narrow, lr=2 * LR)
+    yield sweep("n=4 default start", {"n": 4, "init": "default"}, lr=LR, balanced=True)
+    yield sweep("quaternion", {"algebra": "quaternion"}, lr=LR)
+    yield sweep("quaternion", {"algebra": "quaternion"}, lr=LR, balanced=True)
+    yield sweep("n=2", {"n": 2}, lr=LR)
+    yield sweep("n=2", {"n": 2}, lr=LR, balanced=True)
+
+
+def list_sweeps() -> Iterator[Setting]:
+    """Further rates and structures."""
+    n4, narrow = {"n": 4}, {"widths": NARROW["n=4"]}
     yield sweep("n=4", n4, lr=LR / 2, balanced=True)
     yield sweep("n=4", n4, lr=LR, balanced=True, algebra_scale=4)
-    yield sweep("n=4", n4, lr=LR, balanced=True, filter_scale=0.5)
     yield sweep("n=4", n4, lr=LR, balanced=True, filter_scale=2)
     yield sweep("n=4", n4, lr=LR, balanced=True, algebra_decay=0)
+    yield sweep("n=4", n4, lr=LR, algebra_scale=0)
+    yield sweep("n=4", n4, lr=LR / 2)
+    yield sweep("n=4 default start", {"n": 4, "init": "default"}, lr=LR)
+    yield sweep("n=8, 16 terms", {"n": 8, "terms": 16}, lr=LR, balanced=True)
     yield sweep("real default start", {"init": "default"}, lr=LR)
-    yield sweep("narrow", narrow, lr=2 * LR)
+    yield sweep("real", {}, lr=LR / 2)
     yield sweep("narrow", narrow, lr=LR / 2)
+    yield sweep("quaternion", {"algebra": "quaternion"}, lr=2 * LR)
+    yield sweep("n=2", {"n": 2}, lr=2 * LR, balanced=True)
 
 
 def list_rivals() -> Iterator[Setting]:
@@ -138,6 +145,9 @@ def list_harder() -> Iterator[Setting]:
 
 
 def _list_all() -> Iterator[tuple[Setting, int]]:
+    for seed in SEEDS[:2]:
+        for setting in list_first_sweeps():
+            yield setting, seed
     for setting in list_sweeps():
         yield setting, 0
     for seed in SEEDS:

@@ -33,8 +33,8 @@ from worth_settings import SETTINGS, Setting
 
 FIELDS = (
     "setting", "seed", "parameters", "storage_bytes", "epochs", "val_accuracy", "test_accuracy",
-    "train_processor_seconds", "resumed", "error", "options", "commit", "versions", "machine",
-    "ended", "command",
+    "train_processor_seconds", "precision", "resumed", "error", "options", "commit", "versions",
+    "machine", "ended", "command",
 )  # fmt: skip
 
 

@@ -124,7 +124,8 @@ class TrainerOptions:
         num_nodes: The number of machines.
         strategy: How devices share the work: ddp (each has the whole network), fsdp2 (each has a
             part of every tensor), or another of Lightning's names.
-        precision: 32-true, bf16-mixed, 16-mixed or another of Lightning's.
+        precision: 32-true, bf16-mixed, 16-mixed or another of Lightning's; auto is bf16-mixed where
+            the processor or GPU computes in bf16, and 32-true elsewhere.
         accumulate_grad_batches: Batches whose gradients make one step. Batches of 32 and 4 of them
             learn as batches of 128 do, in less memory.
         compile: Whether torch.compile compiles the network: a minute at the start, faster steps.

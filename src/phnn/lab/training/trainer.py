@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning
+import torch
 from lightning.pytorch import callbacks as lightning_callbacks
 from lightning.pytorch import loggers
 from lightning.pytorch.callbacks import Callback, Checkpoint
@@ -40,7 +41,7 @@ def make_trainer(
         num_nodes=options.num_nodes,
         strategy=_make_strategy(options),
         accumulate_grad_batches=options.accumulate_grad_batches,
-        precision=options.precision,  # type: ignore[arg-type]
+        precision=_choose_precision(options),  # type: ignore[arg-type]
         gradient_clip_val=options.gradient_clip_val,
         deterministic=options.deterministic,
         callbacks=callbacks,
@@ -53,6 +54,19 @@ def make_trainer(
         inference_mode=options.strategy != "fsdp2",  # gathered tensors serve training again
         **arguments,
     )
+
+
+def _choose_precision(options: TrainerOptions) -> str:
+    """Return Lightning's name of the precision: what "auto" stands for on this device."""
+    if options.precision != "auto":
+        return options.precision
+    device = torch.accelerator.current_accelerator()
+    if options.accelerator == "cpu" or device is None:
+        # elsewhere bf16 is emulated, and slower than float32
+        has_bf16 = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    else:
+        has_bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    return "bf16-mixed" if has_bf16 else "32-true"
 
 
 def _make_strategy(options: TrainerOptions) -> Any:

@@ -179,7 +179,8 @@ def main() -> None:
     for line in lines:
         kinds.get(f"{line.name.split()[0]} ", rivals).append(line)
     text = ["# Is it worth it?", ""]
-    text += ["Made by `python benchmarks/worth_table.py` from [worth.csv](worth.csv).", ""]
+    text += ["<!-- record: python benchmarks/worth_table.py -->", ""]
+    text += ["From [worth.csv](worth.csv), which has seeds, commits and options of each run.", ""]
     sections = {
         "Rivals": rivals and rivals_table(rivals, speed),
         "Rates": kinds["sweep "] and sweep_table(kinds["sweep "]),

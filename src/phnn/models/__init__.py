@@ -5,6 +5,7 @@ from phnn.models.authors import load_authors
 from phnn.models.cifarnet import CifarNet
 from phnn.models.fusion import FusionNet
 from phnn.models.multiview import MultiViewNet
+from phnn.models.pretrained import list_pretrained
 from phnn.models.registry import create_model, list_models
 from phnn.models.resnet import ResNet
 from phnn.models.sednet import SEDnet
@@ -22,5 +23,6 @@ __all__ = [
     "ViT",
     "create_model",
     "list_models",
+    "list_pretrained",
     "load_authors",
 ]

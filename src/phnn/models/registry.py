@@ -13,6 +13,7 @@ from phnn.models._network import Network
 from phnn.models.cifarnet import CifarNet
 from phnn.models.fusion import FusionNet
 from phnn.models.multiview import MultiViewNet
+from phnn.models.pretrained import Pretrained, find_pretrained
 from phnn.models.sednet import SEDnet
 from phnn.models.vit import ViT
 
@@ -47,6 +48,7 @@ def create_model(
     algebra: Algebra | str | None = None,
     num_classes: int | None = None,
     in_channels: int | None = None,
+    pretrained: str | None = None,
     **options: Any,
 ) -> Network:
     """Build a network by its name.
@@ -57,6 +59,9 @@ def create_model(
         algebra: The fixed algebra of the layers, or its name.
         num_classes: Number of classes, by default the paper's (10; 14 for sednet); 0 for features.
         in_channels: Channels of the input, by default the paper's (3; 8 for sednet).
+        pretrained: What the network was trained on, such as "cifar10": the package has a few small
+            trained networks, see `phnn.models.list_pretrained`. With another num_classes, the last
+            layer is new. By default the values are starting values.
         options: The other arguments of `Network` (`width_multiplier`, `init`, `terms`, `rank`)
             and of `ResNet`, `VGG`, `CifarNet`, `SEDnet`, `ViT`, `MultiViewNet` or `FusionNet`.
 
@@ -77,4 +82,23 @@ def create_model(
     for option in options.keys() - set(known):
         hint = f"{suggest(option, known)}known are {', '.join(known)}"
         raise TypeError(f"{name} has no option {option!r}; {hint}")
-    return MODELS[name](n=n, algebra=algebra, **options)
+    if pretrained is None:
+        return MODELS[name](n=n, algebra=algebra, **options)
+    return _restore(find_pretrained(name, pretrained, n=n, algebra=algebra), options)
+
+
+def _restore(found: Pretrained, options: dict[str, Any]) -> Network:
+    """Build a trained network, with as many classes as the options say."""
+    config = dict(found.config)
+    num_classes = options.pop("num_classes", config["num_classes"])
+    for option, value in options.items():
+        if value != config[option]:
+            raise ValueError(
+                f"{option}={value!r} differs from that of the trained network {found.file.stem}, "
+                f"{config[option]!r}; leave out {option}= or pretrained="
+            )
+    model = MODELS[config.pop("name")](**config)
+    found.fill(model)
+    if num_classes != config["num_classes"]:
+        model.reset_classifier(num_classes)
+    return model

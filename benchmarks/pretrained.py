@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import json
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,9 @@ def write(stem: str, run: Run, folder: Path, root: Path) -> dict[str, Any]:
         parameters=result["parameters"],
         kilobytes=file.stat().st_size / 1000,
         accuracy=100 * accuracy,
-        call=", ".join([repr(name[1]), *(f"{key}={value!r}" for key, value in rest)]),
+        call=", ".join(
+            [json.dumps(name[1]), *(f"{key}={json.dumps(value)}" for key, value in rest)]
+        ),
         command=result["command"],
         seed=SEED,
         commit=result["commit"],

@@ -68,7 +68,7 @@ def describe(label: str) -> tuple[str, str]:
 def write(stem: str, run: Run, folder: Path, root: Path) -> dict[str, Any]:
     """Write a file and its card; return its row of the table."""
     file = folder / f"{stem}.safetensors"
-    result = run.result
+    assert (result := run.result) is not None  # main takes runs that have ended
     trained = load_trained(run.folder)
     metadata = {
         key: trained.metadata[key]

@@ -68,9 +68,10 @@ def describe(label: str) -> tuple[str, str]:
 def write(stem: str, run: Run, folder: Path, root: Path) -> dict[str, Any]:
     """Write a file and its card; return its row of the table."""
     file = folder / f"{stem}.safetensors"
-    assert (result := run.result) is not None  # main takes runs that have ended
+    result = run.result
+    assert result is not None  # main takes runs that have ended
     trained = load_trained(run.folder)
-    metadata = {
+    metadata: dict[str, Any] = {
         key: trained.metadata[key]
         for key in ("classes", "mean", "std", "image_size", "crop", "task", "data", "seed")
         if key in trained.metadata

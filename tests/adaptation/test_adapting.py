@@ -273,6 +273,10 @@ class TestRefusals:
         ):
             adapt(nn.Linear(4, 4), n=2)
 
+    def test_a_model_of_ph_layers_alone(self):
+        with pytest.raises(ValueError, match=r"phnn.to_dense\(model\) makes them of its PH layers"):
+            adapt(nn.Sequential(phnn.PHLinear(4, 4, n=2)), n=2)
+
     def test_other_functions_say_what_to_do(self, tmp_path):
         adapted = adapt(nn.Sequential(nn.Linear(4, 4)), n=2)
         with pytest.raises(ValueError, match=r"phnn.save_adapter writes it alone, and phnn.merge"):

@@ -106,7 +106,10 @@ def adapt(
         left_alone[site.name] = reason
     if not specs:
         reasons = "; ".join(f"{k}: {reason}" for k, reason in list(left_alone.items())[:6])
-        raise ValueError(f"no layer can be adapted: {reasons or 'the model has none'}")
+        none = "the model has no linear layer or convolution of torch"
+        if any(isinstance(module, PHLayer) for module in bare.modules()):
+            none += "; phnn.to_dense(model) makes them of its PH layers"
+        raise ValueError(f"no layer can be adapted: {reasons or none}")
     adapter = Adapter(specs, filter_rank, share_algebra, dropout, 0, 0, left_alone)
     return install(model, name, adapter, inplace=inplace, allow=allow)
 

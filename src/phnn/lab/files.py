@@ -201,16 +201,20 @@ def _not_regular(path: Path) -> FileError:
 
 
 def lock(path: Path, wait: float = -1.0) -> AcquireReturnProxy[BaseFileLock]:
-    """Hold a lock file; use it with `with`.
+    """Hold a lock file, whose folder is made; use it with `with`.
 
     Args:
         path: The lock file. A link there is refused: opening it would change what it points to.
         wait: Seconds to wait for another process; without end if negative.
 
     Raises:
-        FileError: The path is a link, or no regular file.
+        FileError: The path is a link, or no regular file, or its folder cannot be made.
         filelock.Timeout: Another process holds it.
     """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise FileError(f"{path.parent} is a file, or in a file; name a folder") from error
     check_regular(path)
     held: BaseFileLock = FileLock(path)
     return held.acquire(timeout=wait)

@@ -138,6 +138,9 @@ def test_an_unwritable_output_is_found_before_the_work(tmp_path, monkeypatch, ca
     for argv in (["report", results], ["figures", results], ["predict", "m", "a.png"]):
         assert cli.main([*argv, "--out", inside]) == cli.USER_ERROR
         assert "is a file, not a folder" in capsys.readouterr().err
+    for command in ("train", "compare"):
+        assert cli.main([command, "digits", "--out", str(tmp_path / "file")]) == cli.USER_ERROR
+        assert "is a file, or in a file; name a folder" in capsys.readouterr().err
 
 
 def test_titles_and_errors_move_no_cursor(tmp_path, capsys):

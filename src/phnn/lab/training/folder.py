@@ -47,7 +47,6 @@ def open_folder(
         yield read_json(out / RESULT)
         return
     new = [path for path in (out, *out.parents) if not path.exists()]
-    out.mkdir(parents=True, exist_ok=True)
     try:
         held = lock(out / ".lock", wait)
     except Timeout:

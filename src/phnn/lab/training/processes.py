@@ -37,7 +37,6 @@ def hold(out: Path, shard: str | None = None) -> Iterator[None]:
         shard: The share of the runs, such as "3/20". Processes with other shares may use the
             folder at the same time.
     """
-    out.mkdir(parents=True, exist_ok=True)
     name = ".lock" if shard is None else f".lock-{shard.replace('/', '-of-')}"
     try:
         held = lock(out / name, 0)

@@ -13,6 +13,7 @@ import yaml
 
 import phnn
 from helpers.browser import BROWSER, open_all, run
+from helpers.links import find_broken_links
 from phnn.lab.packaged import list_comparisons, list_recipes
 
 ROOT = Path(__file__).parents[1]
@@ -106,6 +107,17 @@ def test_there_are_five_notebooks():
     }  # fmt: skip
 
 
+def test_broken_links_are_found(tmp_path):
+    (tmp_path / "a.html").write_text('<h1 id="top">A</h1><a href="b.html#here">B</a>')
+    (tmp_path / "b.html").write_text('<p id="here"><a href="a.html?x=1#top">A</a></p>')
+    assert find_broken_links(tmp_path) == []
+    (tmp_path / "b.html").write_text('<img src="c.png"><a href="https://example.org/x">X</a>')
+    assert find_broken_links(tmp_path) == [
+        "a.html → b.html#here: no such place on the page",
+        "b.html → c.png: no such file",
+    ]
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     """The site, built as `make docs` builds it, notebooks included."""
@@ -137,6 +149,9 @@ class TestBuilt:
             page = (site / "docs" / "notebooks" / f"{path.stem}.html").read_text()
             assert "cell_output" in page
             assert "Traceback" not in page
+
+    def test_no_link_inside_is_broken(self, site):
+        assert find_broken_links(site) == []
 
     def test_nothing_comes_from_the_network(self, site):
         for page in site.rglob("*.html"):

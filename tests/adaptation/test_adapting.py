@@ -266,7 +266,7 @@ class TestRefusals:
         assert all(p.requires_grad for p in model.parameters())
 
     def test_not_a_model_and_a_model_that_is_the_layer(self):
-        with pytest.raises(TypeError, match=r"adapt takes a torch.nn.Module, got int"):
+        with pytest.raises(TypeError, match=r"adapt takes a torch.nn.Module, got an object"):
             adapt(3, n=2)
         with pytest.raises(
             ValueError, match="Linear is itself the layer; put it into a Sequential"

@@ -116,6 +116,23 @@ def test_a_notice_goes_away_when_something_is_written(monkeypatch):
     assert out.getvalue() == "result\nmore\n"
 
 
+def test_a_notice_counts_while_nothing_else_is_written(monkeypatch):
+    terminal = Terminal()
+    monkeypatch.setattr("phnn.cli.streams.BEAT", 0.01)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with patient_streams():
+        announce("starting …")
+        deadline = time.monotonic() + 5
+        while "starting … 0 s" not in terminal.getvalue() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        print("result", file=sys.stderr)
+        written = terminal.getvalue()
+        time.sleep(0.05)
+    assert "\rstarting … 0 s" in written
+    assert written.endswith("\r\x1b[Kresult\n")
+    assert terminal.getvalue() == written  # it counts no more
+
+
 def test_head_in_a_shell(tmp_path):
     command = f"{sys.executable} -m phnn tables --only tab:sed_4c | head -1"
     done = subprocess.run(

@@ -11,13 +11,20 @@ from safetensors.torch import load_file
 from torch import nn
 
 from helpers.files import Tied
-from phnn.io import load, replacing, save
+from phnn.io import export, load, replacing, save
 
 
 class TestSaving:
     def test_other_suffixes_are_refused(self, tmp_path):
         with pytest.raises(ValueError, match=r"m\.pt' must end in \.safetensors, or be a folder"):
             save(nn.Linear(2, 2), tmp_path / "m.pt")
+
+    def test_what_is_no_model(self, tmp_path):
+        with pytest.raises(TypeError, match=r"save takes .* got the string 'resnet18'; build a"):
+            save("resnet18", tmp_path / "m.safetensors")
+        with pytest.raises(TypeError, match=r"export takes .* got the class Linear"):
+            export(nn.Linear, tmp_path / "m.onnx", torch.ones(1, 2))
+        assert not list(tmp_path.iterdir())
 
     def test_metadata_must_be_json(self, tmp_path):
         with pytest.raises(ValueError, match=r"metadata must be ready for JSON: .*Tensor"):

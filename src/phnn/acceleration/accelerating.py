@@ -19,7 +19,7 @@ from phnn.acceleration.plans import Origin, check_plan, read_plan
 from phnn.acceleration.report import Acceleration
 from phnn.acceleration.verifying import verify
 from phnn.acceleration.workshop import Choice, Workshop
-from phnn.conversion.sites import describe_argument
+from phnn.conversion.sites import check_model
 from phnn.runtimes import Runtime, find_runtime
 
 # processor time for each decomposition that a plan asks for, which may come from a slow machine
@@ -98,8 +98,7 @@ def accelerate(
         True
         >>> again = accelerate(model, x, plan=fast.phnn_report.plan)
     """
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"accelerate takes a torch.nn.Module, got {describe_argument(model)}")
+    check_model(model, "accelerate")
     clock = Clock(find_runtime(runtime), rounds, progress)
     fast = find_fastest(model, example_input, clock, plan, rank, tol, fuse, winograd, seconds).model
     return cast(Model, fast)

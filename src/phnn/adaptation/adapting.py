@@ -12,7 +12,7 @@ from torch import nn
 from phnn.adaptation.adapters import Adapter, adapted_layers, find_adapter, list_adapters
 from phnn.algebra import Algebra
 from phnn.conversion.decisions import Patterns, check_patterns, matches
-from phnn.conversion.sites import PH_LAYERS, Site, find_sites, owners, replace_modules
+from phnn.conversion.sites import PH_LAYERS, Site, check_model, find_sites, owners, replace_modules
 from phnn.conversion.specs import LayerSpec
 from phnn.nn import PHLayer
 from phnn.nn.delta import AdaptedLayer, make_delta
@@ -75,8 +75,7 @@ def adapt(
         >>> torch.equal(adapted(x), model(x))
         True
     """
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"adapt takes a torch.nn.Module, got {type(model).__name__}")
+    check_model(model, "adapt")
     structure = Structure.of(n, terms=terms, algebra=algebra, learn_algebra=learn_algebra)
     if not 0 <= dropout < 1:
         raise ValueError(f"dropout must be in [0, 1), got dropout={dropout}")

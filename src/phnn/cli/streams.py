@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
 
+from phnn._screen import BEAT, format_time
+
 
 class Notice:
     """A word on a terminal that goes away when anything else is written.
+
+    After a second it counts, so that nobody takes a slow import for a command that hangs.
 
     Args:
         stream: The terminal; nothing is shown elsewhere.
@@ -18,21 +24,34 @@ class Notice:
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        self._is_shown = False
+        self._lock = threading.Lock()
+        self._gone = threading.Event()
+        self._gone.set()
 
     def show(self, text: str) -> None:
         """Show a text until something else is written."""
         if self._stream.isatty():
-            self._stream.write(text)
-            self._stream.flush()
-            self._is_shown = True
+            self._gone = threading.Event()
+            self._write(text)
+            threading.Thread(target=self._count, args=[text, self._gone], daemon=True).start()
 
     def clear(self) -> None:
         """Remove the text."""
-        if self._is_shown:
-            self._is_shown = False
-            self._stream.write("\r\x1b[K")
-            self._stream.flush()
+        with self._lock:
+            if not self._gone.is_set():
+                self._gone.set()
+                self._write("\r\x1b[K")
+
+    def _count(self, text: str, gone: threading.Event) -> None:
+        began = time.monotonic()
+        while not gone.wait(BEAT):
+            with self._lock:
+                if not gone.is_set():
+                    self._write(f"\r{text} {format_time(time.monotonic() - began)}")
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()
 
 
 class PatientStream:

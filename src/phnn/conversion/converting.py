@@ -33,7 +33,7 @@ from phnn.conversion.pretrained import guard
 from phnn.conversion.report import Entry, Report, find_untouched, measure_size
 from phnn.conversion.scoring import shrink_by_score
 from phnn.conversion.shrinking import SILENT, Shrunk, fit_given, shrink
-from phnn.conversion.sites import Site, describe_argument, find_sites, hooks, replace_modules
+from phnn.conversion.sites import Site, check_model, find_sites, hooks, replace_modules
 from phnn.nn import PHLayer
 from phnn.structure import Structure, find_algebra
 
@@ -130,8 +130,7 @@ def convert(
         >>> small.phnn_report.parameters_after <= 0.5 * small.phnn_report.parameters_before
         True
     """
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"convert takes a torch.nn.Module, got {describe_argument(model)}")
+    check_model(model, "convert")
     known = find_algebra(algebra)
     if n is None and known is None and budget is None and compute is None and evaluate is None:
         raise TypeError("give n=, algebra=, budget=, compute= or evaluate=")

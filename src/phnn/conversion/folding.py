@@ -16,8 +16,8 @@ from phnn.conversion.report import Entry, Report
 from phnn.conversion.sites import (
     PH_LAYERS,
     Site,
+    check_model,
     check_whole,
-    describe_argument,
     find_folds,
     has_own_forward,
     holds_weight,
@@ -55,8 +55,7 @@ def to_dense(
     Returns:
         The model. Its `phnn_report` says what was done to each layer and prints as a table.
     """
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"to_dense takes a torch.nn.Module, got {describe_argument(model)}")
+    check_model(model, "to_dense")
     if fuse and model.training:
         raise ValueError("batch norms fuse in evaluation mode only; call model.eval() first")
     check_whole(model)

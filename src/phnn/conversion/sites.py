@@ -330,22 +330,30 @@ def _as_linear(module: nn.Module) -> nn.Linear:
     return linear.train(module.training)
 
 
-def describe_argument(value: object) -> str:
-    """Describe what was given instead of a model, and how to make a model of it.
+def check_model(model: object, function: str) -> None:
+    """Raise an error for what is no model, and say how to make one of it.
+
+    Args:
+        model: What was given.
+        function: The function that takes a model.
 
     Example:
-        >>> describe_argument("resnet18")
-        "the string 'resnet18'; build a network with phnn.create_model('resnet18'), or load a file \
-with phnn.load('resnet18')"
+        >>> check_model(3, "convert")
+        Traceback (most recent call last):
+        TypeError: convert takes a torch.nn.Module, got an object of the type int
     """
-    if isinstance(value, str):
-        return (
-            f"the string {value!r}; build a network with phnn.create_model({value!r}), or load a "
-            f"file with phnn.load({value!r})"
+    if isinstance(model, nn.Module):
+        return
+    if isinstance(model, str):
+        given = (
+            f"the string {model!r}; build a network with phnn.create_model({model!r}), or load a "
+            f"file with phnn.load({model!r})"
         )
-    if isinstance(value, type):
-        return f"the class {value.__name__}; make an object of it first: {value.__name__}(...)"
-    return f"an object of the type {type(value).__name__}"
+    elif isinstance(model, type):
+        given = f"the class {model.__name__}; make an object of it first: {model.__name__}(...)"
+    else:
+        given = f"an object of the type {type(model).__name__}"
+    raise TypeError(f"{function} takes a torch.nn.Module, got {given}")
 
 
 def hooks(module: nn.Module) -> Iterator[str]:

@@ -18,6 +18,7 @@ from phnn.acceleration.accelerating import find_fastest
 from phnn.acceleration.measuring import Clock
 from phnn.acceleration.report import Acceleration
 from phnn.conversion import to_dense
+from phnn.conversion.sites import check_model
 from phnn.forms.computed import store_filters
 from phnn.functional._storage import check_storage
 from phnn.io.atomic import check_output, staging
@@ -144,6 +145,7 @@ def export(
         >>> print(export(model, "model.onnx", torch.randn(1, 8)))  # doctest: +SKIP
         model.onnx: 1,180 bytes; the outputs differ from the model's by at most 1.2e-07
     """
+    check_model(model, "export")
     path = Path(path)
     inputs = (example_input,) if isinstance(example_input, Tensor) else tuple(example_input)
     check_target(path, format)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from phnn.conversion.sites import check_whole
+from phnn.conversion.sites import check_model, check_whole
 from phnn.conversion.specs import LayerSpec, describe_layers, find_changes, install_layers
 from phnn.forms.computed import filters_of, store_filters
 from phnn.functional._storage import check_storage, encode
@@ -55,6 +55,7 @@ def save(
     Returns:
         The file with the tensors.
     """
+    check_model(model, "save")
     file = check_target(path)
     check_storage(storage)
     if metadata is None:

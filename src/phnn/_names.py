@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+MANY = 40  # names; an error lists so many only if it can suggest none of them
 # what people call the types of options
 KINDS = {
     bool: "true or false",
@@ -37,12 +38,22 @@ def check_choices(what: str, names: Iterable[object], known: Iterable[object]) -
         what: The kind of thing that is named.
         names: What the user gave.
         known: What there is.
+
+    Example:
+        >>> check_choices("split", ["text"], ["train", "test"])
+        Traceback (most recent call last):
+        ValueError: unknown split 'text'; did you mean test? known are train, test
+        >>> check_choices("recipe", ["digts"], ["digits", *range(MANY)])
+        Traceback (most recent call last):
+        ValueError: unknown recipe 'digts'; did you mean digits?
     """
     known = list(dict.fromkeys(known))
     for name in names:
         if name not in known:
-            every = ", ".join(map(str, known))
-            raise ValueError(f"unknown {what} {name!r}; {suggest(name, known)}known are {every}")
+            near = suggest(name, known)
+            every = f"known are {', '.join(map(str, known))}"
+            hint = near.rstrip() if near and len(known) > MANY else f"{near}{every}"
+            raise ValueError(f"unknown {what} {name!r}; {hint}")
 
 
 def check_types(section: str, given: Mapping[str, Any], function: Callable[..., Any]) -> None:

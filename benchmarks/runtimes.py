@@ -3,7 +3,9 @@
 Every row is one network in one form, in one runtime, for one batch. The forms of a setting take
 turns, and the least time counts. "real" is the real network at its best there: batch norms fused,
 in the better memory format, with the runtime's own optimizations; "real, again" is the same file
-once more, so that its ratio is the noise. Rows are written as they come; a second call goes on.
+once more, so that its ratio is the noise. "real, Winograd" is the real network with the Winograd
+forms of this library, in torch alone. Rows are written as they come; a second call goes on.
+With --cache, networks and files that need no quiet are made by a call with --prepare before.
 
     python benchmarks/runtimes.py --out results/runtimes.csv [--only "vgg16*onnxruntime*"]
     python benchmarks/runtimes.py --markdown results/runtimes.csv > results/runtimes.md
@@ -14,9 +16,10 @@ from __future__ import annotations
 import argparse
 import copy
 import csv
+import itertools
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from importlib.util import find_spec
@@ -30,7 +33,6 @@ from torch import Tensor, nn
 import phnn
 from low_rank import low_rank
 from measure import peak_memory, provenance
-from phnn.acceleration import Acceleration
 from phnn.functional._formats import put_channels_last
 from phnn.runtimes import GraphRuntime, Runtime, find_runtime
 
@@ -81,7 +83,7 @@ CASES: dict[str, tuple[Make, tuple[int, ...]]] = {
     "transformer": (transformer, (64, 256)),
 }
 if find_spec("timm") is not None:
-    CASES["timm resnet34"] = (lambda: foreign("resnet34"), (3, 224, 224))
+    CASES["timm convnext_nano"] = (lambda: foreign("convnext_nano"), (3, 224, 224))
 
 
 @dataclass(frozen=True)
@@ -131,45 +133,74 @@ def load_module(runtime: Runtime, module: nn.Module, file: Path, x: Tensor) -> L
     return Loaded(run, file.stat().st_size, seconds, peak_memory(run))
 
 
-def load_forms(setting: Setting, x: Tensor, rounds: int, folder: Path) -> dict[str, Loaded]:
-    make, _ = CASES[setting.case]
-    real, ph = (model.eval() for model in make())
-    runtime = find_runtime(setting.runtime)
-    fused = phnn.to_dense(real, fuse=True, example_input=x)
-    folded = phnn.to_dense(ph, fuse=True, example_input=x)
-    few = low_rank(copy.deepcopy(real), n=4, start="random").eval()
-    few = phnn.to_dense(few, fuse=True, example_input=x)
-    if isinstance(runtime, GraphRuntime):
-        files = {}
-        for name, model in (("real", fused), ("folded", folded), ("low rank", few)):
-            files[name] = phnn.export(model, folder / f"{name}.onnx", x).path
-        fast = phnn.accelerate(ph, x, runtime=runtime, rounds=rounds)
-        report = fast.phnn_report
-        assert isinstance(report, Acceleration)
-        files["accelerated"] = phnn.export(
-            ph, folder / "accelerated.onnx", x, runtime=runtime, plan=report.plan
-        ).path
-        loaded = {name: load_graph(runtime, file, x) for name, file in files.items()}
-        return {**loaded, "real, again": load_graph(runtime, files["real"], x)}
-    fast = phnn.accelerate(ph, x, runtime=runtime, rounds=rounds)
-    models = {"real": fused, "real, again": fused, "folded": folded, "low rank": few}
-    if x.dim() == 4:  # the better of both formats counts
-        models["real, last"] = copy.deepcopy(fused).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    found = {}
-    for name, model in {**models, "accelerated": fast}.items():
-        here = put_channels_last(x) if name == "real, last" else x
-        found[name] = load_module(runtime, model, folder / "model.pt", here)
+def make_networks(case: str, cache: Path) -> dict[str, nn.Module]:
+    """The real network, the PH one, and one of low rank with as many parameters."""
+    file = cache / f"{case}.pt"
+    if not file.exists():
+        torch.manual_seed(0)
+        real, ph = CASES[case][0]()
+        few = low_rank(copy.deepcopy(real), n=4, start="random")
+        networks = {"real": real, "PH": ph, "low rank": few}
+        torch.save({name: model.eval() for name, model in networks.items()}, file)
+    found: dict[str, nn.Module] = torch.load(file, weights_only=False)
     return found
 
 
-def measure(setting: Setting, rounds: int, least: float) -> Iterator[dict[str, Any]]:
+def fuse_networks(networks: Mapping[str, nn.Module], x: Tensor) -> dict[str, nn.Module]:
+    """The same as plain layers with batch norms in them."""
+    names = {"real": "real", "folded": "PH", "low rank": "low rank"}
+    return {
+        form: phnn.to_dense(networks[name], fuse=True, example_input=x)
+        for form, name in names.items()
+    }
+
+
+def write_files(setting: Setting, x: Tensor, cache: Path) -> dict[str, Path]:
+    """The graphs that need no acceleration; all runtimes have the same."""
+    forms = ("real", "folded", "low rank")
+    files = {form: cache / f"{setting.case} {setting.batch} {form}.onnx" for form in forms}
+    if not all(file.exists() for file in files.values()):
+        for form, model in fuse_networks(make_networks(setting.case, cache), x).items():
+            phnn.export(model, files[form], x, dynamic_batch=False)
+    return files
+
+
+def load_forms(setting: Setting, x: Tensor, rounds: int, cache: Path) -> dict[str, Loaded]:
+    networks = make_networks(setting.case, cache)
+    ph, runtime = networks["PH"], find_runtime(setting.runtime)
+    if isinstance(runtime, GraphRuntime):
+        files = write_files(setting, x, cache)
+        path = cache / f"{setting} accelerated.onnx"
+        exported = phnn.export(ph, path, x, runtime=runtime, dynamic_batch=False)
+        print(exported.acceleration)
+        files["accelerated"] = exported.path
+        loaded = {name: load_graph(runtime, file, x) for name, file in files.items()}
+        return {**loaded, "real, again": load_graph(runtime, files["real"], x)}
+    models = fuse_networks(networks, x)
+    models["real, again"] = models["real"]
+    models["accelerated"] = phnn.accelerate(ph, x, runtime=runtime, rounds=rounds)
+    print(models["accelerated"].phnn_report)
+    one = phnn.convert(networks["real"], n=1, start="random").eval()
+    models["real, Winograd"] = phnn.accelerate(one, x, runtime=runtime, rounds=rounds)
+    if x.dim() == 4:  # the better of both formats counts
+        models["real, last"] = copy.deepcopy(models["real"]).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    found = {}
+    for name, model in models.items():
+        here = put_channels_last(x) if name == "real, last" else x
+        found[name] = load_module(runtime, model, cache / f"{setting} model.pt", here)
+    return found
+
+
+def draw(setting: Setting) -> Tensor:
     torch.manual_seed(0)
-    x = torch.randn(setting.batch, *CASES[setting.case][1])
-    with tempfile.TemporaryDirectory() as folder:
-        loaded = load_forms(setting, x, rounds, Path(folder))
-        runtime = find_runtime(setting.runtime)
-        calls = {name: form.run for name, form in loaded.items()}
-        seconds = runtime.time(calls, rounds, seconds=least)
+    return torch.randn(setting.batch, *CASES[setting.case][1])
+
+
+def measure(setting: Setting, rounds: int, least: float, cache: Path) -> Iterator[dict[str, Any]]:
+    loaded = load_forms(setting, draw(setting), rounds, cache)
+    runtime = find_runtime(setting.runtime)
+    calls = {name: form.run for name, form in loaded.items()}
+    seconds = runtime.time(calls, rounds, seconds=least)
     last = seconds.pop("real, last", None)
     if last is not None and last < seconds["real"]:
         noise = seconds["real, again"] / seconds["real"]
@@ -200,7 +231,7 @@ def read(path: Path) -> list[dict[str, str]]:
 
 def render(rows: list[dict[str, str]]) -> str:
     """A table with a line for each setting, and the commands that made it."""
-    forms = ("real, again", "folded", "accelerated", "low rank")
+    forms = ("real, again", "real, Winograd", "folded", "accelerated", "low rank")
     settings = {row["setting"]: {} for row in rows}  # type: dict[str, dict[str, dict[str, str]]]
     for row in rows:
         settings[row["setting"]][row["form"]] = row
@@ -210,7 +241,7 @@ def render(rows: list[dict[str, str]]) -> str:
     for found in settings.values():
         real, fast, few = (found[name] for name in ("real", "accelerated", "low rank"))
         cells = [real["network"], real["batch"], real["runtime"], real["ms"]]
-        cells += [found[form]["/ real"] for form in forms]
+        cells += [found[form]["/ real"] if form in found else "" for form in forms]
         cells += [", ".join(form["file MB"] for form in (real, fast, few))]
         cells += [f"{real[key]}, {fast[key]}" for key in ("load ms", "peak MiB")]
         lines.append(f"| {' | '.join(cells)} |")
@@ -225,6 +256,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=15.0, help="of all forms together")
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--minutes", type=float, default=1e6, help="begin no setting after them")
+    parser.add_argument("--cache", type=Path, help="a folder to keep networks and files in")
+    parser.add_argument("--prepare", action="store_true", help="fill the cache, time nothing")
     parser.add_argument("--markdown", type=Path, help="print the table of a CSV file")
     arguments = parser.parse_args()
     if arguments.markdown is not None:
@@ -232,19 +266,33 @@ def main() -> None:
         return
     if arguments.threads is not None:
         torch.set_num_threads(arguments.threads)
-    done = {row["setting"] for row in read(arguments.out)}
-    for case, batch, runtime in product(CASES, BATCHES, RUNTIMES):
-        setting = Setting(case, batch, runtime)
-        if str(setting) in done or not fnmatch(str(setting), arguments.only):
-            continue
-        print(setting, flush=True)
-        rows = list(measure(setting, arguments.rounds, arguments.seconds))
-        is_new = not arguments.out.exists()
-        with arguments.out.open("a", newline="") as file:
-            writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
-            if is_new:
-                writer.writeheader()
-            writer.writerows(rows)
+    with tempfile.TemporaryDirectory() as folder:
+        cache = arguments.cache or Path(folder)
+        cache.mkdir(parents=True, exist_ok=True)
+        done = {row["setting"] for row in read(arguments.out)}
+        settings = [
+            setting
+            for setting in itertools.starmap(Setting, product(CASES, BATCHES, RUNTIMES))
+            if str(setting) not in done and fnmatch(str(setting), arguments.only)
+        ]
+        if arguments.prepare:
+            for setting in settings:
+                write_files(setting, draw(setting), cache)
+            return
+        end = time.monotonic() + 60 * arguments.minutes
+        for setting in itertools.takewhile(lambda _: time.monotonic() < end, settings):
+            print(setting, flush=True)
+            append(measure(setting, arguments.rounds, arguments.seconds, cache), arguments.out)
+
+
+def append(rows: Iterable[dict[str, Any]], path: Path) -> None:
+    """Add rows to a CSV file, when all of them are known."""
+    found, is_new = list(rows), not path.exists()
+    with path.open("a", newline="") as file:
+        writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
+        if is_new:
+            writer.writeheader()
+        writer.writerows(found)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,11 @@ WIDE = {
         (2, 256, 6, 6),
         8 / 16,
     ),
+    "each product": (
+        phnn.PHConvTranspose2d(256, 256, 3, algebra="complex"),
+        (2, 256, 6, 6),
+        3 / 4,
+    ),
 }
 
 

@@ -149,6 +149,21 @@ def test_accelerated_programs_report_their_forms(tmp_path, model):
             assert torch.allclose(torch.from_numpy(run([x.numpy()])[0]), model(x), atol=1e-4)
 
 
+def test_an_opset_that_torch_cannot_write_is_refused_before_the_work(tmp_path, model):
+    told = []
+    with pytest.raises(ExportError, match="with opset=3, but with opset="):
+        export(
+            model,
+            tmp_path / "m.onnx",
+            X,
+            runtime="onnxruntime",
+            opset=3,
+            progress=lambda *what: told.append(what),
+        )
+    assert not told
+    assert not list(tmp_path.iterdir())
+
+
 def test_open_height_and_width(tmp_path):
     layers = (phnn.PHConv2d(8, 8, 3, padding=1, n=4), nn.ReLU(), phnn.PHConv2d(8, 8, 1, n=4))
     model = nn.Sequential(*layers).eval()

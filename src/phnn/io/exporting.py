@@ -157,8 +157,10 @@ def export(
     ranges = check_calibration(calibration, inputs, dynamic_batch) if quantize else []
     acceleration: Acceleration | None = None
     if runtime is not None:
-        if dynamic_size:
-            _trace(model, batches[-1], shapes)  # which may fail, before the work of acceleration
+        if dynamic_size or opset is not None:  # which may fail, before the work of acceleration
+            program = _trace(model, batches[-1], shapes)
+            if opset is not None:
+                convert_program(program, shapes, opset)
         clock = Clock(target, ROUNDS, progress)
         fastest = find_fastest(model, inputs, clock, plan, winograd=not dynamic_size)
         acceleration = fastest.report

@@ -117,7 +117,7 @@ def convert_program(
             optimizer.
 
     Raises:
-        ExportError: It has an operation that ONNX lacks.
+        ExportError: It has an operation that ONNX lacks, or one that the opset lacks.
     """
     from onnx_ir.passes.common import ClearMetadataAndDocStringPass
     from onnxscript.optimizer import optimize_ir
@@ -135,6 +135,11 @@ def convert_program(
     except Exception as error:  # torch raises its own, of many types
         raise ExportError(f"ONNX cannot hold this model: {_last_line(error)}") from error
     assert converted is not None
+    written = converted.model.opset_imports[""]
+    if opset is not None and written != opset:  # which torch only logs
+        raise ExportError(
+            f"torch cannot write this model with opset={opset}, but with opset={written}"
+        )
     if may_fold is None:
         optimize_ir(converted.model)
     else:
@@ -172,9 +177,10 @@ def _last_line(error: Exception) -> str:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Silence what torch says of its own code and of packages that a model has no use for."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
+    silent = {"torch.onnx": logging.ERROR, "onnxscript.version_converter": logging.CRITICAL}
+    levels = {name: logging.getLogger(name).level for name in silent}
+    for name, level in silent.items():
+        logging.getLogger(name).setLevel(level)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
@@ -185,4 +191,5 @@ def quiet() -> Iterator[None]:
             warnings.filterwarnings("ignore", "No complete tensor found", UserWarning)
             yield
     finally:
-        logger.setLevel(level)
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)

@@ -44,7 +44,7 @@ def read_test_images(run: Path) -> Iterator[tuple[Tensor, Tensor]]:
     trained = load_trained(run)
     data = build_data(trained.recipe)
     fit_data(data, trained)
-    data.setup("test")
+    data.setup()
     for batch in data.test_dataloader():
         images, labels = data.on_after_batch_transfer(batch, 0)[:2]
         yield from zip(images.float().split(BATCH), labels.split(BATCH), strict=True)

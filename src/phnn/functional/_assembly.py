@@ -54,4 +54,24 @@ def _kronecker_sum(A: Tensor, F: Tensor, groups: int, transposed: bool) -> Tenso
     blocks = F.unflatten(0, (groups, A.shape[0], -1))
     if transposed:
         A = A.mT
-    return torch.einsum("iab,gioc...->gaobc...", A, blocks).flatten(0, 2).flatten(1, 2)
+    make = _sum_in_graph if torch.compiler.is_compiling() else _sum
+    return make(A, blocks).flatten(0, 2).flatten(1, 2)
+
+
+def _sum_in_graph(A: Tensor, blocks: Tensor) -> Tensor:
+    return torch.einsum("iab,gioc...->gaobc...", A, blocks)
+
+
+def _sum(A: Tensor, blocks: Tensor) -> Tensor:
+    """Return what einsum does, to the bit, and sooner.
+
+    In layers of 64 channels, einsum takes longer to find the matrix product than the product takes.
+    """
+    rules, filters = A.permute(1, 2, 0).flatten(0, 1), blocks.transpose(0, 1).flatten(1)
+    if A.shape[0] == 1:
+        products = rules * filters
+    else:
+        products = rules.unsqueeze(0).bmm(filters.unsqueeze(0))
+    groups, _, *sizes = blocks.shape
+    H: Tensor = products.view(*A.shape[1:], groups, *sizes).movedim(2, 0).transpose(2, 3)
+    return H

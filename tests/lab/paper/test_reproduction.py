@@ -37,6 +37,10 @@ def test_a_dry_run_of_some_tables(tmp_path, capsys):
     result = json.loads(next((tmp_path / "out/resnet").rglob("result.json")).read_text())
     accuracy = f'data-label="ours">{100 * result["test_accuracy"]:.3f}<'
     assert accuracy not in page  # no accuracy of a dry run is told
+    table = (tmp_path / "out" / "resnet" / "results.md").read_text()
+    assert table.startswith("# A dry run, without scores: ")
+    assert "| paper % |" in table
+    assert "| accuracy % |" not in table
     # again: nothing is repeated
     before = {p: p.stat().st_mtime_ns for p in (tmp_path / "out").rglob("result.json")}
     assert cli.main(argv) == 0

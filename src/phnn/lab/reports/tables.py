@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from phnn._tables import keep_columns
@@ -30,6 +31,7 @@ def write_tables(
     out: Path,
     power: float = POWER,
     command: str = "",
+    scored: bool = True,
 ) -> list[Path]:
     """Write the table as results.csv, results.json and results.md.
 
@@ -39,11 +41,14 @@ def write_tables(
         out: The folder.
         power: The power of the hardware in watts, for the paper's estimate of CO2.
         command: The command that started the comparison, to be kept with the results.
+        scored: Whether the table has our scores; those of a dry run mean nothing.
 
     Returns:
         The paths of the files.
     """
     summaries = summarize(comparison, runs, power)
+    if not scored:
+        summaries = [replace(s, scores={}, validation=None, p_value=None) for s in summaries]
     table = [summary.to_row() for summary in summaries]
     content = {
         "comparison": comparison.name,

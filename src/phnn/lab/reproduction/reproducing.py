@@ -205,8 +205,11 @@ def _carry_out(
     say: Say,
 ) -> int:
     name = part.comparison.name
+    comparison = part.comparison
+    if tiny:
+        comparison = replace(comparison, title=f"A dry run, without scores: {comparison.title}")
     if not part.chosen:
-        write_tables(part.comparison, part.runs, part.folder, command=command)
+        write_tables(comparison, part.runs, part.folder, command=command, scored=not tiny)
         return 0
     if tiny:
         runs = _run_here(part, command, say)
@@ -217,7 +220,7 @@ def _carry_out(
         runs = [by_folder.get(run.folder, run) for run in part.runs]
 
         def report(known: list[Run]) -> None:
-            write_tables(part.comparison, known, part.folder, command=command)
+            write_tables(comparison, known, part.folder, command=command)
             say(f"{name}: {sum(run.result is not None for run in known)} of {len(known)} runs")
 
         with hold(part.folder, shard):
@@ -229,7 +232,7 @@ def _carry_out(
                 chosen=chosen,
                 devices=() if whole else devices,
             )
-    write_tables(part.comparison, runs, part.folder, command=command)
+    write_tables(comparison, runs, part.folder, command=command, scored=not tiny)
     mine = {run.folder for run in part.chosen}
     failed = [run for run in runs if run.error is not None and run.folder in mine]
     for run in failed:

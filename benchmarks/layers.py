@@ -142,12 +142,13 @@ def render(rows: list[dict[str, float]], batch: int, size: int) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--out", type=Path, help="also write the table here, row by row")
+    parser.add_argument("--widths", type=int, nargs="+", default=WIDTHS)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--size", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=7)
     options = parser.parse_args()
     rows = []
-    for width in WIDTHS:
+    for width in options.widths:
         for n in DIMENSIONS:
             rows.append(measure(n, width, options.batch, options.size, options.rounds))
             print(" ".join(f"{key}={value:.3g}" for key, value in rows[-1].items()), flush=True)

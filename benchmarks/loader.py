@@ -32,7 +32,6 @@ from phnn.lab.tasks.images.augment import augment, count_draws
 from phnn.lab.tasks.images.batches import DRAW_LIMIT
 from phnn.lab.tasks.images.sources import Rows, open_source
 from phnn.lab.tasks.images.stream import StreamBatches
-from phnn.lab.training.provenance import find_commit
 
 BATCH = 128
 AUGMENTATIONS: tuple[tuple[str, ...], ...] = ((), ("crop", "flip"), ("resized_crop", "flip"))
@@ -188,7 +187,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    made_by = f"{provenance()} · commit {find_commit()}"
+    made_by = provenance()
     rows = []
     for title, rates in measure(arguments.workers, arguments.turns):
         others = [rate for name, rate in rates.items() if name != "ours"]

@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 
 import phnn
+from phnn.lab.training.provenance import find_commit
 
 
 def peak_memory(call: Callable[[], object]) -> int | None:
@@ -35,7 +36,7 @@ def peak_memory(call: Callable[[], object]) -> int | None:
 
 
 def provenance() -> str:
-    """Command, machine and versions, to stand above a table."""
+    """Command, machine, versions and commit, to stand above a table."""
     cpu = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
@@ -44,5 +45,6 @@ def provenance() -> str:
     command = shlex.join(["python", *sys.argv])
     return (
         f"`{command}` · {datetime.date.today()} · {cpu}, {torch.get_num_threads()} threads · "
-        f"Python {platform.python_version()}, torch {torch.__version__}, phnn {phnn.__version__}"
+        f"Python {platform.python_version()}, torch {torch.__version__}, phnn {phnn.__version__}, "
+        f"commit {find_commit()}"
     )

@@ -192,8 +192,10 @@ def measure(setting: Setting, rounds: int, done: set[str]) -> list[dict[str, Any
                 "parameters": result.parameters,
                 "multiplications": result.multiplications,
                 "inference ms": f"{1e3 * result.inference:.3f}",
+                "real inference ms": f"{1e3 * real.inference:.3f}",  # in this run
                 "inference / real": f"{result.inference / real.inference:.3f}",
-                "training ms": "" if step is None else f"{1e3 * step:.3f}",
+                "training ms": _milliseconds(step),
+                "real training ms": "" if step is None else _milliseconds(real.training),
                 "training / real": _ratio(step, real.training),
                 "inference peak MiB": _memory(inference, setting.compiled),
                 "training peak MiB": _training_memory(model, x, step, setting.compiled),
@@ -202,6 +204,10 @@ def measure(setting: Setting, rounds: int, done: set[str]) -> list[dict[str, Any
             }
         )
     return rows
+
+
+def _milliseconds(time: float | None) -> str:
+    return "" if time is None else f"{1e3 * time:.3f}"
 
 
 def _ratio(time: float | None, reference: float | None) -> str:

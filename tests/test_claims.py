@@ -26,6 +26,7 @@ def claims(tmp_path, monkeypatch):
         monkeypatch.setattr(module, "STRICT", [page])
         return list(module.check_page(page))
 
+    check.module = module
     return check
 
 
@@ -70,3 +71,17 @@ def test_what_holds(claims, text):
 )
 def test_what_does_not(claims, text, message):
     assert any(message in problem for problem in claims(text)), claims(text)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("4.0,8.0,0.500", None),
+        ("4.0,8.0,0.510", "b.csv:2: ours / real is 0.510, its times say otherwise"),
+        ("4.0,,0.500", "b.csv:2: ours / real lacks the times it comes from"),
+    ],
+)
+def test_ratios_have_their_times(claims, row, message):
+    folder = claims.module.RESULTS
+    (folder / "b.csv").write_text(f"ours ms,real ours ms,ours / real,made by\n{row},x\n")
+    assert list(claims.module.check_ratios()) == ([] if message is None else [message])

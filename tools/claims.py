@@ -31,7 +31,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"
 STRICT = [ROOT / "README.md", *sorted(RESULTS.glob("*.md"))]  # here every result needs a mark
-PAGES = [*STRICT, *sorted((ROOT / "docs").glob("*.md"))]
+GUIDES = ROOT / "docs" / "guides"
+PAGES = [*STRICT, *sorted((ROOT / "docs").glob("*.md")), *sorted(GUIDES.glob("*.md"))]
 
 INLINE = re.compile(r"(-?[\d,]*\.?\d+)( ?%)?\**<!-- claim ([^:\s]+): (.*?) -->")
 BLOCK = re.compile(r"<!-- claims (\S+)(?: by ([^>]+?))? -->")
@@ -56,7 +57,7 @@ class ClaimError(ValueError):
 def main() -> int:
     """Check all pages; print what is wrong."""
     problems = [problem for page in PAGES for problem in check_page(page)]
-    problems += [*check_tables(), *check_records()]
+    problems += [*check_tables(), *check_records(), *check_ratios()]
     for problem in problems:
         print(problem)
     count = sum(
@@ -244,6 +245,20 @@ def check_records() -> Iterator[str]:
         head = path.read_text().partition("\n")[0]
         if not re.search(r"made by|provenance|command", head):
             yield f"{path.relative_to(ROOT)}: no column says which command made it"
+
+
+def check_ratios() -> Iterator[str]:
+    """Yield the ratios `X / real` that are not those of the times `X ms` and `real X ms` beside."""
+    for path in sorted(RESULTS.glob("*.csv")):
+        for row, record in enumerate(read_records(path.name), 2):
+            for column in (name for name in record if name.endswith(" / real") and record[name]):
+                key = column.removesuffix(" / real")
+                times = [record.get(name) for name in (f"{key} ms", f"real {key} ms")]
+                if not all(times):
+                    if f"{key} ms" in record:
+                        yield f"{path.name}:{row}: {column} lacks the times it comes from"
+                elif abs(float(times[0]) / float(times[1]) - float(record[column])) > 0.0016:
+                    yield f"{path.name}:{row}: {column} is {record[column]}, its times say otherwise"
 
 
 if __name__ == "__main__":

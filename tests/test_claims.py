@@ -77,7 +77,7 @@ def test_what_does_not(claims, text, message):
     ("row", "message"),
     [
         ("4.0,8.0,0.500", None),
-        ("4.0,8.0,0.510", "b.csv:2: ours / real is 0.510, its times say otherwise"),
+        ("4.0,8.0,0.510", "b.csv:2: ours / real is 0.510, but its times differ"),
         ("4.0,,0.500", "b.csv:2: ours / real lacks the times it comes from"),
     ],
 )

@@ -258,7 +258,7 @@ def check_ratios() -> Iterator[str]:
                     if f"{key} ms" in record:
                         yield f"{path.name}:{row}: {column} lacks the times it comes from"
                 elif abs(float(times[0]) / float(times[1]) - float(record[column])) > 0.0016:
-                    yield f"{path.name}:{row}: {column} is {record[column]}, its times say otherwise"
+                    yield f"{path.name}:{row}: {column} is {record[column]}, but its times differ"
 
 
 if __name__ == "__main__":

@@ -68,10 +68,7 @@ def _sum(A: Tensor, blocks: Tensor) -> Tensor:
     In layers of 64 channels, einsum takes longer to find the matrix product than the product takes.
     """
     rules, filters = A.permute(1, 2, 0).flatten(0, 1), blocks.transpose(0, 1).flatten(1)
-    if A.shape[0] == 1:
-        products = rules * filters
-    else:
-        products = rules.unsqueeze(0).bmm(filters.unsqueeze(0))
+    products = rules * filters if A.shape[0] == 1 else rules[None].bmm(filters[None])
     groups, _, *sizes = blocks.shape
     H: Tensor = products.view(*A.shape[1:], groups, *sizes).movedim(2, 0).transpose(2, 3)
     return H

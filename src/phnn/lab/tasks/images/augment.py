@@ -152,4 +152,5 @@ class Normalize(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Normalise (..., C, height, width)."""
-        return images.float().sub(self.mean).div(self.std)
+        # in place on a copy: memory for one result, not for three
+        return images.to(torch.float32, copy=True).sub_(self.mean).div_(self.std)

@@ -55,7 +55,7 @@ class ImageBatches(EpochBatches[Batch]):
 
 
 class Batches(ImageBatches):
-    """Take batches from a set in memory, each with one indexing operation.
+    """Take batches from a set in memory, each with one operation.
 
     Args:
         data: The images.
@@ -76,4 +76,6 @@ class Batches(ImageBatches):
         """Yield the batches of this process."""
         for batch, index in enumerate(self.positions(start), start):
             draws = self._draw(batch, len(index), index)
-            yield Batch(self.data.images[index], self.data.labels[index], draws)
+            # 12 µs for 128 images of 32x32; [index] goes through their elements for 228 µs
+            images = self.data.images.index_select(0, index)
+            yield Batch(images, self.data.labels[index], draws)

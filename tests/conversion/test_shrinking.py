@@ -176,14 +176,14 @@ def test_bad_calibration(net, data, error, message):
 
 
 def test_fewer_samples_than_inputs_are_enough():
-    model = nn.Sequential(nn.Linear(1300, 10))  # single precision, and a moment of low rank
+    model = nn.Sequential(nn.Linear(1300, 10))  # a moment of low rank
     small = convert(model, budget=0.5, calibration=torch.randn(40, 1300))
     assert small.phnn_report.parameters_after <= 0.5 * small.phnn_report.parameters_before
 
 
 def test_moments_beyond_the_memory_are_not_computed(net, images, monkeypatch):
     monkeypatch.setattr("phnn.conversion.fitting.MEMORY", 1)
-    monkeypatch.setattr("phnn.conversion.fitting._Sums.add", None)
+    monkeypatch.setattr("phnn.conversion.fitting.Sums.add", None)
     small = convert(net, budget=0.5, calibration=images)
     assert small.phnn_report.parameters_after <= 0.5 * small.phnn_report.parameters_before
 

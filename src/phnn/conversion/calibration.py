@@ -12,14 +12,23 @@ from torch import Tensor, nn
 
 from phnn.conversion.sites import Site
 
-__all__ = ["Calibration", "Forward", "call_model", "evaluating", "first_tensor"]
+__all__ = [
+    "Calibration",
+    "Forward",
+    "StopError",
+    "call_model",
+    "evaluating",
+    "first_tensor",
+    "input_of",
+    "unfused",
+]
 
 Forward = Callable[[nn.Module, Any], Any]
 HELD_OUT = 5  # every fifth call is kept for judging
 SLICE = 32  # samples of a single large call that run together
 
 
-class _StopError(Exception):
+class StopError(Exception):
     """Ends a forward pass at the layer that was of interest."""
 
 
@@ -121,7 +130,7 @@ class Calibration:
             def hook(
                 module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], site: Site = site
             ) -> None:
-                see(site, current[0], _input_of(args, kwargs))
+                see(site, current[0], input_of(args, kwargs))
 
             handles.append(site.module.register_forward_pre_hook(hook, with_kwargs=True))
         try:
@@ -146,16 +155,16 @@ class Calibration:
         seen: list[Tensor] = []
 
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            seen.append(_input_of(args, kwargs))
+            seen.append(input_of(args, kwargs))
             if stop:
-                raise _StopError
+                raise StopError
 
         handle = module.register_forward_pre_hook(hook, with_kwargs=True)
         try:
             with evaluating(model):
                 for call in self.fitting:
                     seen.clear()
-                    with suppress(_StopError):
+                    with suppress(StopError):
                         self.run(model, call)
                     yield list(seen)
         finally:
@@ -177,12 +186,10 @@ class Calibration:
 
     def run(self, model: nn.Module, call: Any) -> Any:
         """Run a model on a call; say what it was if that fails."""
-        # torch's fused transformer layers hide what their parts receive
-        is_fused = torch.backends.mha.get_fastpath_enabled()
-        torch.backends.mha.set_fastpath_enabled(False)
         try:
-            return self.forward(model, call)
-        except _StopError:
+            with unfused():
+                return self.forward(model, call)
+        except StopError:
             raise
         except Exception as error:
             shapes = (
@@ -192,8 +199,19 @@ class Calibration:
                 f"the model does not run on the calibration data ({shapes}): {error}; give what "
                 "the model takes, or forward=, a function that calls the model on a batch"
             ) from error
-        finally:
-            torch.backends.mha.set_fastpath_enabled(is_fused)
+
+
+@contextmanager
+def unfused() -> Iterator[None]:
+    """Turn torch's fused transformer layers off, which hide what their parts receive."""
+    is_fused = torch.backends.mha.get_fastpath_enabled()
+    if is_fused:  # nothing to restore for who comes second, in whatever order they leave
+        torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        if is_fused:
+            torch.backends.mha.set_fastpath_enabled(True)
 
 
 @contextmanager
@@ -289,6 +307,7 @@ def first_tensor(output: Any) -> Tensor | None:
     return None
 
 
-def _input_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+def input_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """Return the first argument of a call."""
     value: Tensor = (*args, *kwargs.values())[0]
     return value.detach()

@@ -27,6 +27,7 @@ SHARES = (0.025, 0.045, 0.075, 0.12, 0.18, 0.27, 0.4, 0.57, 0.78)
 FINALISTS = 2  # shapes of each share that are fitted to activations, the best by their weights
 ROUNDS = 2  # of each fit, when there are many; the chosen one gets more
 KINDS = ("square", "rectangular", "low rank")
+LEAST = 1e-12  # errors below it count as none
 LARGEST = 640  # the smaller side of a rearranged weight: its spectrum costs the cube of it
 
 
@@ -125,9 +126,7 @@ def count_multiplications(site: Site, structure: Structure | None, positions: fl
     if structure is None or isinstance(site.module, Matrix):  # fused kernels take assembled ones
         # of a transposed convolution each input position meets the whole kernel
         return positions / _step(site) * site.weight.numel()
-    blocks = Blocks(
-        tuple(site.weight.shape), structure.n_out, structure.n_in, site.groups, site.transposed
-    )
+    blocks = blocks_of(site, structure)
     P, Q = blocks.inner
     sizes = Sizes(
         groups=site.groups,
@@ -186,14 +185,23 @@ def by_activations(
     low_rank = [(weight.shape[1], 1)]
     if site.is_part or site.is_table:  # of all gates together
         low_rank.append((1, weight.shape[2]))
+    single = moments.single()  # twice as fast, and only errors come of it
+    lefts: dict[tuple[int, int], Tensor] = {}
     fitted: list[tuple[Structure, int, float]] = []
     for share, found in by_share.items():
         found.sort(key=lambda pair: pair[0])
         chosen = [structure for _, structure in found[:FINALISTS]]
         chosen += [s for _, s in found[FINALISTS:] if s.pair in low_rank]
         for structure in chosen:
-            A, F = start_of(site, weight, structure)
-            *_, error = solve(moments, weight, structure, A, F, rounds=ROUNDS)
+            if structure.pair not in lefts:
+                matrix = blocks_of(site, structure).rearrange(weight)
+                lefts[structure.pair] = _left_vectors(matrix, min(matrix.shape))
+            A, F = start_of(site, weight, structure, lefts[structure.pair])
+            if has_closed_form(moments, weight, structure):
+                *_, error = solve(moments, weight, structure, A, F, ROUNDS)
+            else:
+                A, F, _ = activations.fit(single, A.float(), F.float(), rounds=ROUNDS)
+                error = moments.error(activations.assemble(A.double(), F.double()))
             fitted.append((structure, share, error))
     curve = _Curve([(_each(site, s.pair) * s.terms, error) for s, _, error in fitted])
     for structure, share, error in fitted:
@@ -213,8 +221,8 @@ class _Curve:
     def __init__(self, points: Sequence[tuple[int, float]]) -> None:
         self.points: list[tuple[float, float]] = []
         for parameters, error in sorted(points):
-            if not self.points or math.log(max(error, 1e-12)) < self.points[-1][1]:
-                self.points.append((parameters, math.log(max(error, 1e-12))))
+            if not self.points or math.log(max(error, LEAST)) < self.points[-1][1]:
+                self.points.append((parameters, math.log(max(error, LEAST))))
 
     def __call__(self, parameters: float) -> float:
         """Return the error, on straight lines of its logarithm."""
@@ -223,7 +231,8 @@ class _Curve:
         after = next((i for i, (p, _) in enumerate(self.points) if p >= parameters), -1)
         after = len(self.points) - 1 if after < 0 else max(after, 1)
         (p, e), (q, f) = self.points[after - 1], self.points[after]
-        return math.exp(e + (f - e) * (parameters - p) / (q - p))
+        found = e + (f - e) * (parameters - p) / (q - p)
+        return math.exp(min(0.0, max(math.log(LEAST), found)))
 
 
 def _near(structure: Structure, share: int, site: Site) -> range:
@@ -236,6 +245,16 @@ def _near(structure: Structure, share: int, site: Site) -> range:
     return range(min(max(least, 1), structure.terms), max(most, structure.terms) + 1)
 
 
+def has_closed_form(moments: Moments, weight: Tensor, structure: Structure) -> bool:
+    """Return whether the best fit of a structure needs no iterations."""
+    if structure.algebra is not None:
+        return False
+    if structure.n == (weight.shape[1], 1):
+        return True
+    is_narrow = structure.n == (1, weight.shape[2]) and weight.shape[3] == 1
+    return is_narrow and activations.reads_one_input(moments)
+
+
 def solve(
     moments: Moments,
     weight: Tensor,
@@ -244,29 +263,42 @@ def solve(
     F: Tensor,
     rounds: int,
     gain: float = 0.01,
-    fixed: bool = False,
 ) -> tuple[Tensor, Tensor, float]:
     """Fit a structure to activations, in closed form where there is one."""
-    if structure.n == (weight.shape[1], 1) and not fixed:
-        return activations.low_rank_fit(moments, weight, structure.terms)
-    is_narrow = structure.n == (1, weight.shape[2]) and weight.shape[3] == 1 and not fixed
-    if is_narrow and activations.reads_one_input(moments):
+    if has_closed_form(moments, weight, structure):
+        if structure.n == (weight.shape[1], 1):
+            return activations.low_rank_fit(moments, weight, structure.terms)
         return activations.input_low_rank_fit(moments, weight, structure.terms)
+    fixed = structure.algebra is not None
     return activations.fit(moments, A, F, rounds=rounds, gain=gain, fixed=fixed)
 
 
-def start_of(site: Site, weight: Tensor, structure: Structure) -> tuple[Tensor, Tensor]:
-    """Return the A and F nearest to a canonical weight, to begin a fit with."""
-    blocks = Blocks(
-        tuple(site.weight.shape), structure.n_out, structure.n_in, site.groups, site.transposed
-    )
+def blocks_of(site: Site, structure: Structure) -> Blocks:
+    """Return the blocks of a site's weight."""
+    shape = tuple(site.weight.shape)
+    return Blocks(shape, structure.n_out, structure.n_in, site.groups, site.transposed)
+
+
+def start_of(
+    site: Site, weight: Tensor, structure: Structure, left: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return the A and F nearest to a canonical weight, to begin a fit with.
+
+    Args:
+        site: The layer.
+        weight: Its canonical weight.
+        structure: Of A and F.
+        left: The left singular vectors of the rearranged weight, where they are known.
+    """
+    blocks = blocks_of(site, structure)
     P, Q = blocks.inner
     matrix = blocks.rearrange(weight)
     if structure.algebra is not None:
         A = structure.algebra.structure
         filters = torch.linalg.pinv(A.flatten(1).mT) @ matrix
     else:
-        left = _left_vectors(matrix, structure.terms)
+        left = _left_vectors(matrix, structure.terms) if left is None else left
+        left = left[:, : structure.terms]
         A = left.mT.reshape(structure.terms, structure.n_out, structure.n_in)
         filters = left.mT @ matrix
     return A, filters.view(structure.terms, site.groups, P, Q, -1).transpose(0, 1)

@@ -9,28 +9,28 @@ ones got wrong.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
 from phnn.conversion.calibration import Calibration
 from phnn.conversion.candidates import solve, start_of
-from phnn.conversion.patches import Geometry
+from phnn.conversion.moments import PATCHES, Sums, apply, sums_of
 from phnn.conversion.sensitivity import Sensitivity, metric_of
 from phnn.conversion.sites import Site
+from phnn.conversion.walking import Walk
 from phnn.decompose.activations import Moments, assemble, dense_fit
 from phnn.decompose.blocks import canonical
 from phnn.structure import Structure
 
-__all__ = ["Fit", "Fitted", "fit_in_order", "measure", "measure_distance"]
+__all__ = ["Fit", "Fitted", "Targets", "fit_in_order", "measure", "measure_distance"]
 
 MEMORY = 2**30  # bytes of second moments, or of targets, that are held at once
+HELD = 2**29  # bytes that passes may hold which wait for a fit
 RIDGE = 1e-3  # pull towards the original weight, relative to the mean diagonal of C
-PATCHES = 32768  # that a layer is fitted to; at least four for each number in a patch
-MANY = 256  # patches for each number in one are enough
-FEWEST = 16  # calls that patches are drawn from
 ROUNDS, GAIN = 12, 0.002  # of the final fits: four rounds leave some 8 % above the limit
 Progress = Callable[[str, int, int], None]
 
@@ -82,13 +82,13 @@ def measure(
     receive nothing.
     """
     for group in _batches(sites, _moment_bytes):
-        sums = {site.name: _sums_of(site) for site in group}
+        sums = {site.name: sums_of(site) for site in group}
 
-        def see(site: Site, call: int, x: Tensor, sums: dict[str, _Sums] = sums) -> None:
+        def see(site: Site, call: int, x: Tensor, sums: dict[str, Sums] = sums) -> None:
             gathered = sums[site.name]
             patches = gathered.draw(x, call, calibration)
             if patches is not None:
-                gathered.add(patches, _apply(site, patches))
+                gathered.add(patches, apply(site, patches))
 
         calibration.observe(model, [s for s in group if _moment_bytes(s) <= MEMORY], see)
         for site in group:
@@ -99,7 +99,7 @@ def fit_in_order(
     model: nn.Module,
     sites: Sequence[Site],
     structures: Mapping[str, Structure | None],
-    calibration: Calibration,
+    wanted: Targets,
     sensitivities: Mapping[str, Sensitivity],
     progress: Progress | None = None,
     by_weight: Container[str] = (),
@@ -110,29 +110,40 @@ def fit_in_order(
         model: The original, which is not changed.
         sites: Its sites, in the order in which they are called.
         structures: What each becomes; None for layers that stay dense and are fitted, too.
-        calibration: The data.
+        wanted: What they should compute.
         sensitivities: What errors of the layers cost; layers without one count all errors alike.
         progress: Told what is done, how far, and of how much.
         by_weight: Names of sites to fit to their weights, because other layers share them.
     """
+    calibration = wanted.calibration
     student = copy.deepcopy(model)
     fits: dict[str, Fit] = {}
     chosen = [site for site in sites if site.name in structures]
-    for group in _batches(chosen, _target_bytes):
-        measured = [s for s in group if s.name not in by_weight and has_room(s)]
-        targets = _targets(model, measured, calibration)
-        for site in group:
-            if progress is not None:
-                progress("fitting layers", len(fits), len(chosen))
-            moments, sums = None, _sums_of(site)
-            if site.name in targets:  # not what others share, nor what would not fit into memory
-                sums = _student_sums(student, site, targets.pop(site.name), calibration)
-                moments = sums.moments(metric_of(sensitivities, site.name))
-            fits[site.name] = _fit_site(site, structures[site.name], moments, sums)
-            fit = fits[site.name]
-            weight = fit.F if fit.A is None else assemble(fit.A, fit.F)
-            site.write(student.get_submodule(site.name), weight, fit.bias)
+    modules = [student.get_submodule(site.name) for site in chosen]
+    shapes: set[tuple[int, ...]] = set()
+    with Walk(student, modules, calibration) as walk:
+        for group in _batches(chosen, _target_bytes):
+            measured = [s for s in group if s.name not in by_weight and has_room(s)]
+            targets = wanted.of(measured)
+            for site in group:
+                if progress is not None:
+                    progress("fitting layers", len(fits), len(chosen))
+                moments, sums = None, sums_of(site)
+                if site.name in targets:  # not what others share, nor what is too large
+                    shapes |= targets[site.name].shapes
+                    room = _held_bytes(shapes) * len(calibration.fitting) <= HELD
+                    sums = _student_sums(walk, site, targets[site.name], room)
+                    moments = sums.moments(metric_of(sensitivities, site.name))
+                fits[site.name] = _fit_site(site, structures[site.name], moments, sums)
+                fit = fits[site.name]
+                weight = fit.F if fit.A is None else assemble(fit.A, fit.F)
+                site.write(student.get_submodule(site.name), weight, fit.bias)
     return Fitted(student, fits, _distance(model, student, calibration))
+
+
+def _held_bytes(shapes: Iterable[tuple[int, ...]]) -> int:
+    """Return about what one pass holds: layers that come later may need what others read."""
+    return 2 * sum(4 * math.prod(shape) for shape in shapes)
 
 
 def _distance(model: nn.Module, student: nn.Module, calibration: Calibration) -> float:
@@ -168,143 +179,73 @@ def retake_norms(fitted: Fitted, model: nn.Module, calibration: Calibration) -> 
     return Fitted(student, fitted.fits, distance) if distance < fitted.distance else fitted
 
 
-class _Sums:
-    """Sums over the patches of one site, from which its moments are made."""
+@dataclass
+class _Target:
+    """What a layer of the original computes at drawn positions, for each call.
 
-    def __init__(self, site: Site) -> None:
-        self.site, self.geometry = site, Geometry.of(site)
-        weight = canonical(site.weight, site.groups, site.transposed)
-        self.groups, self.out, inputs, kernel = weight.shape
-        self.size = inputs * kernel
-        self.centred = site.bias is not None
-        self.count = 0
-        self.calls: int | None = None  # that are drawn from; known after the first
-        self.C = self.B = self.Y = self.x = self.y = torch.zeros(())
-
-    def draw(self, x: Tensor, call: int, calibration: Calibration) -> Tensor | None:
-        """Return some patches of an input: for the same call always those of the same positions.
-
-        Layers with many positions have seen enough after some of the calls; then it returns None.
-        """
-        most = max(4 * self.size, min(MANY * self.size, PATCHES))
-        if self.calls is None:
-            enough = -(-4 * most // max(self.geometry.count_positions(x), 1))
-            self.calls = min(len(calibration.fitting), max(FEWEST, enough))
-        if call >= self.calls:
-            return None
-        count = most // self.calls + 1
-        return self.geometry.take(x, count, calibration.generator(1 + call))
-
-    def add(self, patches: Tensor, targets: Tensor) -> None:
-        """Add patches (groups, count, in · K) and targets (groups, count, out)."""
-        exact = torch.float64 if self.size <= 1200 else torch.float32  # speed, for large ones
-        x, y = patches.to(exact).cpu(), targets.to(exact).cpu()
-        self.count += x.shape[1]
-        self.C = self.C + (x.mT @ x).double()
-        self.B = self.B + (x.mT @ y).double()
-        self.x = self.x + x.double().sum(1)
-        self.y = self.y + y.double().sum(1)
-        self.Y = self.Y + (y.mT @ y).double()
-
-    def moments(self, metric: Tensor | None = None) -> Moments | None:
-        """Return the moments, centred where a bias takes up the means.
-
-        Args:
-            metric: What an error of the outputs costs, (groups, out, out).
-        """
-        if not self.C.any():  # nothing, or zeros: the first state of a cell that makes one step
-            return None
-        C, B, Y = self.C, self.B, self.Y
-        if self.centred:
-            C = C - torch.einsum("gi,gj->gij", self.x, self.x) / self.count
-            B = B - torch.einsum("gi,go->gio", self.x, self.y) / self.count
-            Y = Y - torch.einsum("gi,go->gio", self.y, self.y) / self.count
-        trace = Y.diagonal(dim1=1, dim2=2) if metric is None else Y * metric
-        return Moments(C, B, max(0.0, float(trace.sum())), metric)
-
-    def correct_bias(self, weight: Tensor) -> Tensor | None:
-        """Return the bias with which the outputs keep their means, for a weight (g, out, in, K)."""
-        bias = self.site.bias
-        if bias is None:
-            return None
-        if not self.count:
-            return bias.detach().double().cpu()
-        kept = torch.einsum("goi,gi->go", weight.flatten(2), self.x)
-        return bias.detach().double().cpu() + ((self.y - kept) / self.count).flatten()
-
-
-class _TableSums(_Sums):
-    r"""How often each row of a table is looked up.
-
-    Rows that are used more count more: the error is :math:`\sum_r p_r \lVert E_r - H_r \rVert^2`,
-    in the metric of the outputs. Half of p is the same for all rows, as the data may lack some.
+    Attributes:
+        outputs: For each call those of each use of the layer.
+        shapes: Of its inputs.
     """
 
-    def draw(self, x: Tensor, call: int, calibration: Calibration) -> Tensor | None:
-        """Return all row numbers."""
-        return x.reshape(1, -1, 1)
-
-    def add(self, patches: Tensor, targets: Tensor) -> None:
-        """Count row numbers."""
-        self.count += patches.numel()
-        self.C = self.C + torch.bincount(patches.flatten().cpu(), minlength=self.out).double()
-
-    def moments(self, metric: Tensor | None = None) -> Moments | None:
-        """Return moments that stand for all rows, each times the root of its share."""
-        if not self.count:
-            return None
-        shares = 0.5 + 0.5 * self.C * len(self.C) / self.count
-        rows = shares.sqrt().view(-1, 1, 1)
-        weight = canonical(self.site.weight.detach().double().cpu()) * rows
-        size = weight.shape[2]
-        C = torch.eye(size, dtype=torch.float64).unsqueeze(0) if metric is None else metric
-        return replace(Moments.of(weight, C), rows=rows)
-
-    def correct_bias(self, weight: Tensor) -> Tensor | None:
-        """Return None: tables have no bias."""
-        return None
+    outputs: list[list[Tensor]]
+    shapes: set[tuple[int, ...]] = field(default_factory=set)
 
 
-def _sums_of(site: Site) -> _Sums:
-    return _TableSums(site) if site.is_table else _Sums(site)
+class Targets:
+    """What the layers of the original compute: kept, as several networks are fitted to it.
+
+    Args:
+        model: The original.
+        calibration: The data.
+    """
+
+    def __init__(self, model: nn.Module, calibration: Calibration) -> None:
+        self.model, self.calibration = model, calibration
+        self._last: tuple[tuple[str, ...], dict[str, _Target]] = (), {}
+
+    def of(self, sites: Sequence[Site]) -> Mapping[str, _Target]:
+        """Return the targets of some sites, by name. Only the last ones are kept."""
+        names = tuple(site.name for site in sites)
+        if self._last[0] != names:
+            self._last = (), {}  # frees them before others are held
+            self._last = names, self._compute(sites)
+        return self._last[1]
+
+    def _compute(self, sites: Sequence[Site]) -> dict[str, _Target]:
+        calls = len(self.calibration.fitting)
+        found = {site.name: _Target([[] for _ in range(calls)]) for site in sites}
+        sums = {site.name: sums_of(site) for site in sites}
+
+        def see(site: Site, call: int, x: Tensor) -> None:
+            target = found[site.name]
+            target.shapes.add(tuple(x.shape))
+            patches = sums[site.name].draw(x, call, self.calibration)
+            if patches is not None:
+                target.outputs[call].append(apply(site, patches))
+
+        self.calibration.observe(self.model, sites, see)
+        return found
 
 
-def _targets(
-    model: nn.Module, sites: Sequence[Site], calibration: Calibration
-) -> dict[str, list[list[Tensor]]]:
-    """Return what the original computes at drawn positions of each site, for each call."""
-    calls = len(calibration.fitting)
-    found: dict[str, list[list[Tensor]]] = {site.name: [[] for _ in range(calls)] for site in sites}
-    sums = {site.name: _sums_of(site) for site in sites}
-
-    def see(site: Site, call: int, x: Tensor) -> None:
-        patches = sums[site.name].draw(x, call, calibration)
-        if patches is not None:
-            found[site.name][call].append(_apply(site, patches))
-
-    calibration.observe(model, sites, see)
-    return found
-
-
-def _student_sums(
-    student: nn.Module, site: Site, targets: list[list[Tensor]], calibration: Calibration
-) -> _Sums:
-    sums = _sums_of(site)
-    stops = all(len(wanted) <= 1 for wanted in targets)  # where no other use follows
-    last = max((call for call, wanted in enumerate(targets) if wanted), default=-1)
-    inputs = calibration.inputs(student, student.get_submodule(site.name), stops)
-    for call, (seen, wanted) in enumerate(zip(inputs, targets[: last + 1], strict=False)):
-        for x, target in zip(seen, wanted, strict=False):
-            patches = sums.draw(x, call, calibration)
+def _student_sums(walk: Walk, site: Site, target: _Target, has_room: bool) -> Sums:
+    sums = sums_of(site)
+    once = all(len(wanted) <= 1 for wanted in target.outputs)  # where no other use follows
+    last = max((call for call, wanted in enumerate(target.outputs) if wanted), default=-1)
+    inputs = walk.inputs(walk.model.get_submodule(site.name), once, has_room)
+    for call, wanted in enumerate(target.outputs[: last + 1]):
+        for x, expected in zip(next(inputs), wanted, strict=False):
+            patches = sums.draw(x, call, walk.calibration)
             if patches is None:
                 continue
-            if patches.shape[:2] != target.shape[:2]:  # routed otherwise than in the original
-                target = _apply(site, patches)
-            sums.add(patches, target)
+            if patches.shape[:2] != expected.shape[:2]:  # routed otherwise than in the original
+                expected = apply(site, patches)
+            sums.add(patches, expected)
+    inputs.close()
     return sums
 
 
-def _fit_site(site: Site, structure: Structure | None, moments: Moments | None, sums: _Sums) -> Fit:
+def _fit_site(site: Site, structure: Structure | None, moments: Moments | None, sums: Sums) -> Fit:
     weight = canonical(site.weight.detach().double().cpu(), site.groups, site.transposed)
     error = 0.0
     A: Tensor | None = None
@@ -319,9 +260,7 @@ def _fit_site(site: Site, structure: Structure | None, moments: Moments | None, 
         return Fit(structure, A, F, None, error)
     A, F = start_of(site, weight, structure)
     if moments is not None:
-        fixed = structure.algebra is not None
-        pulled = _pull(moments, weight)
-        A, F, error = solve(pulled, weight, structure, A, F, ROUNDS, GAIN, fixed)
+        A, F, error = solve(_pull(moments, weight), weight, structure, A, F, ROUNDS, GAIN)
     return Fit(structure, A, F, sums.correct_bias(assemble(A, F)), error)
 
 
@@ -346,14 +285,6 @@ def _pull(moments: Moments, weight: Tensor) -> Moments:
     C = moments.C + shift * torch.eye(moments.C.shape[1], dtype=moments.C.dtype)
     added = float((shift * flat * moments.weigh(flat)).sum())
     return Moments(C, moments.B + shift * flat, moments.energy + added, moments.G)
-
-
-def _apply(site: Site, patches: Tensor) -> Tensor:
-    """Return what the original weight makes of patches, without the bias."""
-    if site.is_table:
-        return patches
-    weight = canonical(site.weight.detach(), site.groups, site.transposed)
-    return patches.to(weight.dtype) @ weight.flatten(2).mT
 
 
 def has_room(site: Site) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,25 +74,24 @@ class Geometry:
             bool(layer.transposed),
         )
 
-    def view(self, x: Tensor) -> Tensor:
-        """Return all patches as a view where possible, (batch, channels, *positions, *kernel)."""
-        if not self.kernel:
-            return x.reshape(-1, x.shape[-1])
-        dims = len(self.kernel)
-        if x.dim() == dims + 1:
+    def _prepare(self, x: Tensor) -> Tensor:
+        """Return an input with its batch and padding, (batch, channels, *space)."""
+        if x.dim() == len(self.kernel) + 1:
             x = x.unsqueeze(0)
         if self.transposed:
             x = self._insert_zeros(x)
         flat = [pad for pads in reversed(self.pads) for pad in pads]
         if any(flat):
-            mode = "constant" if self.mode == "zeros" else self.mode
-            x = nn.functional.pad(x, flat, mode=mode)
-        for axis, (kernel, dilation) in enumerate(zip(self.kernel, self.dilation, strict=True)):
-            step = 1 if self.transposed else self.stride[axis]
-            x = x.unfold(2 + axis, dilation * (kernel - 1) + 1, step)
-            if dilation > 1:
-                x = x[..., ::dilation]
+            x = nn.functional.pad(x, flat, mode="constant" if self.mode == "zeros" else self.mode)
         return x
+
+    def _steps(self) -> tuple[int, ...]:
+        return tuple(1 for _ in self.kernel) if self.transposed else self.stride
+
+    def _count(self, space: Sequence[int]) -> list[int]:
+        """Return the positions along each axis of a prepared input."""
+        axes = zip(space, self.kernel, self.dilation, self._steps(), strict=True)
+        return [(size - d * (k - 1) - 1) // step + 1 for size, k, d, step in axes]
 
     def _insert_zeros(self, x: Tensor) -> Tensor:
         sizes = [(n - 1) * s + 1 for n, s in zip(x.shape[2:], self.stride, strict=True)]
@@ -106,9 +106,9 @@ class Geometry:
             return x.numel()
         if not self.kernel:
             return x.numel() // x.shape[-1]
-        view = self.view(x[:1] if x.dim() == len(self.kernel) + 2 else x)
-        batch = len(x) if x.dim() == len(self.kernel) + 2 else 1
-        return batch * math.prod(view.shape[2 : 2 + len(self.kernel)])
+        dims = len(self.kernel)
+        one, batch = (x[:1], len(x)) if x.dim() == dims + 2 else (x, 1)
+        return batch * math.prod(self._count(self._prepare(one).shape[2:]))
 
     def take(self, x: Tensor, most: int, generator: torch.Generator) -> Tensor:
         """Return patches of an input, (groups, patches, channels · kernel).
@@ -125,16 +125,23 @@ class Geometry:
             if self.sides > 1:
                 rows = rows.unflatten(1, (self.sides, -1)).transpose(1, 2).flatten(1)
             return rows.expand(self.groups, *rows.shape)
-        dims = len(self.kernel)
-        view = self.view(x)
-        sizes = (view.shape[0], *view.shape[2 : 2 + dims])
-        total = math.prod(sizes)
+        x = self._prepare(x)
+        batch, channels, *space = x.shape
+        counts = self._count(space)
+        total = batch * math.prod(counts)
         if total > most:
             drawn = torch.randperm(total, generator=generator)[:most].to(x.device)
         else:
             drawn = torch.arange(total, device=x.device)
-        batch, *position = torch.unravel_index(drawn, sizes)
-        where: Any = (batch, slice(None), *position)
-        patches = view[where].unflatten(1, (self.groups, -1))
-        taken: Tensor = patches.transpose(0, 1).flatten(2)
-        return taken
+        # rows of channels, and which of them each patch consists of
+        rows = x.movedim(1, -1).reshape(-1, channels)
+        first, *position = torch.unravel_index(drawn, (batch, *counts))
+        where = first.unsqueeze(1)
+        for axis, step, kernel, dilation, size in zip(
+            position, self._steps(), self.kernel, self.dilation, space, strict=True
+        ):
+            reach = torch.arange(kernel, device=x.device) * dilation
+            along = axis.unsqueeze(1) * step + reach
+            where = (where.unsqueeze(2) * size + along.unsqueeze(1)).flatten(1)
+        patches = rows[where.flatten()].view(len(drawn), where.shape[1], self.groups, -1)
+        return patches.permute(2, 0, 3, 1).flatten(2)

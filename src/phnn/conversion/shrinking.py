@@ -24,7 +24,15 @@ from phnn.conversion.candidates import (
     count_multiplications,
 )
 from phnn.conversion.decisions import Decision
-from phnn.conversion.fitting import Fit, Fitted, Progress, fit_in_order, measure, retake_norms
+from phnn.conversion.fitting import (
+    Fit,
+    Fitted,
+    Progress,
+    Targets,
+    fit_in_order,
+    measure,
+    retake_norms,
+)
 from phnn.conversion.patches import Geometry
 from phnn.conversion.refining import norm_state
 from phnn.conversion.sensitivity import Sensitivity, measure_sensitivities
@@ -88,13 +96,14 @@ def fit_given(
     progress: Progress | None = None,
 ) -> Shrunk:
     """Fit the structures that the user gave to the data."""
-    order, silent = _order(model, [d.site for d in decisions if d.is_open], calibration)
+    order, positions, silent = _survey(model, [d.site for d in decisions if d.is_open], calibration)
     structures = {d.name: d.structure for d in decisions if d.structure is not None}
     shared = {d.tied_to.name for d in decisions if d.tied_to is not None}
     sites = [site for site in order if site.name in structures]
     sensitivities = measure_sensitivities(model, sites, calibration)
-    fitted = fit_in_order(model, sites, structures, calibration, sensitivities, progress, shared)
-    whole, positions = _count_model(model, calibration), _positions(model, sites, calibration)
+    wanted = Targets(model, calibration)
+    fitted = fit_in_order(model, sites, structures, wanted, sensitivities, progress, shared)
+    whole = _count_model(model, calibration)
     saved = sum(
         count_multiplications(site, None, positions[site.name])
         - count_multiplications(site, structures[site.name], positions[site.name])
@@ -134,8 +143,8 @@ class Shrinker:
         self.shared = {d.tied_to.name for d in decisions if d.tied_to is not None}
         self.positions = dict.fromkeys((site.name for site in self.sites), 0.0)
         if calibration is not None:
-            self.sites, self.silent = _order(model, self.sites, calibration)
-            self.positions = _positions(model, self.sites, calibration)
+            self.targets = Targets(model, calibration)
+            self.sites, self.positions, self.silent = _survey(model, self.sites, calibration)
             self.sensitivities = measure_sensitivities(model, self.sites, calibration)
         self.decisions = _note_silent(decisions, self.silent)
         self.total = sum(parameter.numel() for parameter in model.parameters())
@@ -235,13 +244,12 @@ class Shrinker:
 
     def fit(self, chosen: Mapping[str, Candidate]) -> Fitted:
         """Fit the chosen structures, layer after layer."""
-        assert self.calibration is not None
         structures = {name: candidate.structure for name, candidate in chosen.items()}
         return fit_in_order(
             self.model,
             self.sites,
             structures,
-            self.calibration,
+            self.targets,
             self.sensitivities,
             self.progress,
             self.shared,
@@ -297,32 +305,28 @@ def summarize(fitted: Fitted) -> dict[str, Any]:
     return {"distance": fitted.distance}
 
 
-def _order(
+def _survey(
     model: nn.Module, sites: Sequence[Site], calibration: Calibration
-) -> tuple[list[Site], set[str]]:
-    """Return the sites in the order of their first call, then those that are never called."""
-    seen: dict[str, Site] = {}
+) -> tuple[list[Site], dict[str, float], set[str]]:
+    """Look where the data get to.
+
+    Returns:
+        The sites in the order of their first call, then those that are never called; the output
+        positions of each for one sample; the names of those that are never called.
+    """
+    counts: dict[str, int] = {}
+    called: list[Site] = []
 
     def see(site: Site, call: int, x: Tensor) -> None:
-        seen.setdefault(site.name, site)
+        if site.name not in counts:
+            called.append(site)
+        counts[site.name] = counts.get(site.name, 0) + Geometry.of(site).count_positions(x)
 
     calibration.observe(model, sites, see)
-    silent = [site for site in sites if site.name not in seen]
-    return [*seen.values(), *silent], {site.name for site in silent}
-
-
-def _positions(
-    model: nn.Module, sites: Sequence[Site], calibration: Calibration
-) -> dict[str, float]:
-    """Return the output positions of each site for one sample; 0 for sites that do not run."""
-    counts = dict.fromkeys((site.name for site in sites), 0)
-
-    def see(site: Site, call: int, x: Tensor) -> None:
-        counts[site.name] += Geometry.of(site).count_positions(x)
-
-    calibration.observe(model, sites, see)
+    silent = [site for site in sites if site.name not in counts]
     samples = max(1, calibration.count(calibration.fitting))
-    return {name: count / samples for name, count in counts.items()}
+    positions = {site.name: counts.get(site.name, 0) / samples for site in sites}
+    return [*called, *silent], positions, {site.name for site in silent}
 
 
 def _count_model(model: nn.Module, calibration: Calibration) -> float:

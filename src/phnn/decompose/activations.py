@@ -14,7 +14,7 @@ other patches X̃, those of a network whose earlier layers have changed: then C 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
 
@@ -67,6 +67,15 @@ class Moments:
         C = second_moment.to(flat)
         B = C @ flat.mT
         return cls(C, B, float((flat.mT * B).sum()))
+
+    def single(self) -> Moments:
+        """Return them in single precision."""
+        return replace(
+            self,
+            C=self.C.float(),
+            B=self.B.float(),
+            G=None if self.G is None else self.G.float(),
+        )
 
     def error(self, weight: Tensor) -> float:
         """Return the squared error of a canonical weight, relative to the energy."""

@@ -8,7 +8,7 @@ runs in a thread of its own, which waits inside the network. One thread runs at 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import ExitStack
 from contextvars import copy_context
 from types import TracebackType
@@ -58,7 +58,9 @@ class Walk:
     ) -> None:
         self._stack.close()
 
-    def inputs(self, module: nn.Module, once: bool, has_room: bool) -> Iterator[list[Tensor]]:
+    def inputs(
+        self, module: nn.Module, once: bool, has_room: bool
+    ) -> Generator[list[Tensor], None, None]:
         """Yield what a module receives in each fitting call, with the weights of now.
 
         Args:

@@ -208,9 +208,8 @@ def by_activations(
         for terms in _near(structure, share, site):
             if terms <= len(spectra[structure.pair]):
                 near = _candidate(site, replace(structure, terms=terms), positions, error)
-                change = curve(near.parameters) / curve(
-                    _each(site, structure.pair) * structure.terms
-                )
+                base = curve(_each(site, structure.pair) * structure.terms)
+                change = math.exp(min(30.0, curve(near.parameters) - base))
                 candidates.append(replace(near, error=min(1.0, error * change)))
     return candidates
 
@@ -225,14 +224,13 @@ class _Curve:
                 self.points.append((parameters, math.log(max(error, LEAST))))
 
     def __call__(self, parameters: float) -> float:
-        """Return the error, on straight lines of its logarithm."""
+        """Return the logarithm of the error, on straight lines."""
         if len(self.points) == 1:
-            return math.exp(self.points[0][1])
+            return self.points[0][1]
         after = next((i for i, (p, _) in enumerate(self.points) if p >= parameters), -1)
         after = len(self.points) - 1 if after < 0 else max(after, 1)
         (p, e), (q, f) = self.points[after - 1], self.points[after]
-        found = e + (f - e) * (parameters - p) / (q - p)
-        return math.exp(min(0.0, max(math.log(LEAST), found)))
+        return e + (f - e) * (parameters - p) / (q - p)
 
 
 def _near(structure: Structure, share: int, site: Site) -> range:

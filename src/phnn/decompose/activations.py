@@ -352,16 +352,17 @@ def _conjugate_gradients(
     def multiply(first: Tensor, second: Tensor) -> Tensor:
         return (first * second).sum(0) if across is None else (first * second).sum()
 
+    tiny = torch.finfo(right.dtype).tiny  # columns that are solved exactly divide 0 by 0
     residual = right - apply(x)
     direction = precondition(residual)
     size = multiply(residual, direction)
     for _ in range(ITERATIONS):
         image = apply(direction)
-        step = size / multiply(direction, image).clamp_min(1e-300)
+        step = size / multiply(direction, image).clamp_min(tiny)
         x = x + step * direction
         residual = residual - step * image
         solved = precondition(residual)
         new = multiply(residual, solved)
-        direction = solved + new / size.clamp_min(1e-300) * direction
+        direction = solved + new / size.clamp_min(tiny) * direction
         size = new
     return x

@@ -13,6 +13,7 @@ other patches X̃, those of a network whose earlier layers have changed: then C 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -82,7 +83,9 @@ class Moments:
         flat = weight.flatten(2).to(self.C)
         weighed = self.weigh(flat.mT)
         squared = ((self.C @ flat.mT) * weighed).sum() - 2 * (weighed * self.B).sum()
-        return max(0.0, float(squared) + self.energy) / max(self.energy, 1e-300)
+        error = float(squared) + self.energy
+        assert math.isfinite(error), f"a fit with {tuple(weight.shape)} weights is not finite"
+        return max(0.0, error) / max(self.energy, 1e-300)
 
     def weigh(self, outputs: Tensor) -> Tensor:
         """Return something of the outputs (groups, …, out) times the metric."""

@@ -172,3 +172,24 @@ def test_blocks_fold_and_unfold_filters():
         blocks = Blocks((8, 12, 3), 4, 2, 2, transposed)
         F = torch.randn(2, 3, *blocks.inner, 3)
         assert torch.equal(blocks.unfold(blocks.fold(F), 3), F)
+
+
+@pytest.mark.parametrize("unknowns", [10**6, 0])
+@pytest.mark.parametrize("metric", [False, True])
+@pytest.mark.parametrize("samples", [0, 1, 3])
+def test_few_or_no_samples_leave_finite_weights(samples, metric, unknowns, monkeypatch):
+    monkeypatch.setattr(activations, "UNKNOWNS", unknowns)
+    A, F, x, W = draw(samples=samples)
+    moments = Moments.of(W, x.mT @ x)
+    if metric:
+        moments, _ = in_metric(moments, W, x, 1)
+    A, F, error = fit(moments, A, F)
+    assert torch.isfinite(assemble(A, F)).all()
+    assert math.isfinite(error)
+
+
+def test_a_weight_that_is_not_finite_has_an_infinite_error():
+    *_, x, W = draw()
+    moments = Moments.of(W, x.mT @ x)
+    W[0, 0, 0, 0] = math.nan
+    assert moments.error(W) == math.inf

@@ -185,7 +185,6 @@ def by_activations(
     low_rank = [(weight.shape[1], 1)]
     if site.is_part or site.is_table:  # of all gates together
         low_rank.append((1, weight.shape[2]))
-    single = moments.single()  # twice as fast, and only errors come of it
     lefts: dict[tuple[int, int], Tensor] = {}
     fitted: list[tuple[Structure, int, float]] = []
     for share, found in by_share.items():
@@ -200,8 +199,7 @@ def by_activations(
             if has_closed_form(moments, weight, structure):
                 *_, error = solve(moments, weight, structure, A, F, ROUNDS)
             else:
-                A, F, _ = activations.fit(single, A.float(), F.float(), rounds=ROUNDS)
-                error = moments.error(activations.assemble(A.double(), F.double()))
+                *_, error = activations.fit(moments, A, F, rounds=ROUNDS)
             fitted.append((structure, share, error))
     curve = _Curve([(_each(site, s.pair) * s.terms, error) for s, _, error in fitted])
     for structure, share, error in fitted:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
 
@@ -69,23 +69,17 @@ class Moments:
         B = C @ flat.mT
         return cls(C, B, float((flat.mT * B).sum()))
 
-    def single(self) -> Moments:
-        """Return them in single precision."""
-        return replace(
-            self,
-            C=self.C.float(),
-            B=self.B.float(),
-            G=None if self.G is None else self.G.float(),
-        )
-
     def error(self, weight: Tensor) -> float:
-        """Return the squared error of a canonical weight, relative to the energy."""
+        """Return the squared error of a canonical weight, relative to the energy.
+
+        It is infinite for a weight that is not finite.
+        """
         flat = weight.flatten(2).to(self.C)
         weighed = self.weigh(flat.mT)
         squared = ((self.C @ flat.mT) * weighed).sum() - 2 * (weighed * self.B).sum()
         error = float(squared) + self.energy
-        assert math.isfinite(error), f"a fit with {tuple(weight.shape)} weights is not finite"
-        return max(0.0, error) / max(self.energy, 1e-300)
+        # rounding may take it below zero, and a singular system may have no solution at all
+        return max(0.0, error) / max(self.energy, 1e-300) if math.isfinite(error) else math.inf
 
     def weigh(self, outputs: Tensor) -> Tensor:
         """Return something of the outputs (groups, …, out) times the metric."""
@@ -355,17 +349,21 @@ def _conjugate_gradients(
     def multiply(first: Tensor, second: Tensor) -> Tensor:
         return (first * second).sum(0) if across is None else (first * second).sum()
 
-    tiny = torch.finfo(right.dtype).tiny  # columns that are solved exactly divide 0 by 0
     residual = right - apply(x)
     direction = precondition(residual)
     size = multiply(residual, direction)
     for _ in range(ITERATIONS):
         image = apply(direction)
-        step = size / multiply(direction, image).clamp_min(tiny)
+        step = _divide(size, multiply(direction, image))
         x = x + step * direction
         residual = residual - step * image
         solved = precondition(residual)
         new = multiply(residual, solved)
-        direction = solved + new / size.clamp_min(tiny) * direction
+        direction = solved + _divide(new, size) * direction
         size = new
     return x
+
+
+def _divide(part: Tensor, whole: Tensor) -> Tensor:
+    """Return part / whole; 0 for columns that are solved, and directions that no data take."""
+    return torch.where(whole > 1e-30 * part, part / whole, 0.0)

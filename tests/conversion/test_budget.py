@@ -15,7 +15,7 @@ from helpers.converting import (
     snapshot,
 )
 from phnn.algebra import quaternion
-from phnn.conversion import convert
+from phnn.conversion import convert, to_dense
 
 
 @pytest.mark.parametrize("budget", [0.2, 0.3, 0.5, 0.8])
@@ -116,11 +116,18 @@ def test_calibration_that_fails_or_misses_a_layer_leaves_the_model_alone():
     before = snapshot(model)
     with pytest.raises(ValueError, match=r"does not run on the calibration data \(\(2, 7\)\)"):
         convert(model, budget=0.5, calibration=torch.randn(2, 7), inplace=True)
+    with pytest.raises(TypeError, match=r"holds a ndarray without tensors; torch.from_numpy"):
+        convert(model, budget=0.5, calibration=torch.randn(2, 8).numpy(), inplace=True)
+    with pytest.raises(ValueError, match=r"\(2, 8\) are on the meta device"):
+        convert(model, budget=0.5, calibration=torch.randn(2, 8, device="meta"), inplace=True)
     assert_untouched(model, before)
     assert not any(module._forward_pre_hooks for module in model.modules())
-    small = convert(model, budget=0.9, calibration=torch.randn(8, 8))
-    notes = {entry.name: entry.note for entry in small.phnn_report.entries}
-    assert "not reached by the calibration data: fitted to its weight" in notes["unused"]
+    small = convert(model, budget=0.6, calibration=torch.randn(8, 8))
+    entries = {entry.name: entry for entry in small.phnn_report.entries}
+    assert "not reached by the calibration data: fitted to its weight" in entries["unused"].note
+    weight = model.unused.weight.detach()
+    missed = (to_dense(small).unused.weight.detach() - weight).norm()
+    assert entries["unused"].error == pytest.approx(float(missed / weight.norm()), abs=1e-5)
 
 
 @pytest.mark.parametrize(

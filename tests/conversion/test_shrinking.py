@@ -223,6 +223,8 @@ def test_a_score_decides_the_size(net, images):
     assert lower.phnn_report.parameters_after == report.parameters_after
     with pytest.raises(ValueError, match="evaluate must return a finite number, got None"):
         convert(net, evaluate=lambda model: None, tolerance=0.1, calibration=images)
+    with pytest.raises(ValueError, match=r"with \d+% of the parameters.*lower_is_better=True"):
+        convert(net, evaluate=lambda m: 1 - score(m), tolerance=0.01, calibration=images)
     counter = iter(range(100))
     with pytest.raises(ValueError, match=r"no smaller network keeps the score .* when it is low"):
         convert(

@@ -59,6 +59,11 @@ class Calibration:
         if not calls:
             raise ValueError("calibration holds no data; give a batch, or an iterable of batches")
         for call in calls:
+            if forward is None and not _tensors(call):
+                raise TypeError(
+                    f"calibration holds a {type(call).__name__} without tensors; torch.from_numpy "
+                    "makes tensors of arrays, and forward= says how other batches are fed"
+                )
             _check_finite(call)
         if len(calls) == 1:
             calls = self._slice(model, calls[0])
@@ -278,6 +283,11 @@ def _index(call: Any, rows: slice) -> Any:
 
 def _move(call: Any, device: torch.device) -> Any:
     if isinstance(call, Tensor):
+        if call.is_meta:
+            raise ValueError(
+                f"the calibration data of shape {tuple(call.shape)} are on the meta device, and "
+                "hold no values; give real inputs"
+            )
         return call.detach().to(device)
     if isinstance(call, Mapping):
         return {key: _move(value, device) for key, value in call.items()}

@@ -247,10 +247,8 @@ def _student_sums(walk: Walk, site: Site, target: _Target, has_room: bool) -> Su
 
 def _fit_site(site: Site, structure: Structure | None, moments: Moments | None, sums: Sums) -> Fit:
     weight = canonical(site.weight.detach().double().cpu(), site.groups, site.transposed)
-    error = 0.0
-    A: Tensor | None = None
     if structure is None:
-        F = weight
+        F, error = weight, 0.0
         if moments is not None and moments.rows is None:
             F = dense_fit(moments, weight, RIDGE)
             error = moments.error(F)
@@ -259,7 +257,9 @@ def _fit_site(site: Site, structure: Structure | None, moments: Moments | None, 
         A, F, error = _fit_table(site, structure, moments, weight)
         return Fit(structure, A, F, None, error)
     A, F = start_of(site, weight, structure)
-    if moments is not None:
+    if moments is None:
+        error = _miss(weight, A, F)
+    else:
         A, F, error = solve(_pull(moments, weight), weight, structure, A, F, ROUNDS, GAIN)
     return Fit(structure, A, F, sums.correct_bias(assemble(A, F)), error)
 
@@ -271,11 +271,16 @@ def _fit_table(
     rows = moments.rows
     if rows is None or structure.n_out > 1 or structure.algebra is not None:
         A, F = start_of(site, weight, structure)
-        missing = (assemble(A, F) - weight).square().sum() / weight.square().sum().clamp_min(1e-30)
-        return A, F, float(missing)
+        return A, F, _miss(weight, A, F)
     A, F = start_of(site, weight * rows, structure)
     A, F, error = solve(moments, weight * rows, structure, A, F, ROUNDS, GAIN)
     return A, F / rows, error
+
+
+def _miss(weight: Tensor, A: Tensor, F: Tensor) -> float:
+    """Return the squared error of a weight, relative to its size."""
+    missed = (assemble(A, F) - weight).square().sum()
+    return float(missed / weight.square().sum().clamp_min(1e-30))
 
 
 def _pull(moments: Moments, weight: Tensor) -> Moments:

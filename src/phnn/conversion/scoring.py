@@ -21,6 +21,7 @@ __all__ = ["shrink_by_score"]
 
 BUDGETS = (0.8, 0.65, 0.5, 0.4, 0.3, 0.2, 0.15, 0.1)  # where the search begins
 HALVINGS = 2  # steps between the last budget that is accepted and the first that is not
+WRECKED = 0.5  # share of the outputs' variance that a network has lost when no score should rise
 
 
 def shrink_by_score(
@@ -61,6 +62,14 @@ def shrink_by_score(
         size = shrinker.fixed + sum(candidate.parameters for candidate in chosen.values())
         curve.append(Point(budget, size, work["multiplications_after"], fitted.distance, score))
         fall = score - original if lower_is_better else original - score
+        if fall < -allowed and fitted.distance > WRECKED:
+            better = "lower" if lower_is_better else "higher"
+            raise ValueError(
+                f"the score goes from {original:.4g} to {score:.4g} with {budget:.0%} of the "
+                f"parameters, which lose {fitted.distance:.0%} of the outputs' variance; a "
+                f"{better} score should not be better: give "
+                f"lower_is_better={not lower_is_better}, or another evaluate"
+            )
         if fall > allowed:
             return None
         summary = {**summarize(fitted), **work, "done": ["layers fitted in order"]}

@@ -109,17 +109,25 @@ def test_what_is_no_model(here, refuse, text, message):
 def test_a_file_that_needs_the_code_of_its_model(here, own, refuse, call):
     for command in (COMMANDS[0], *COMMANDS[2:]):
         message = refuse(*command.format("own.safetensors").split())
-        assert 'a function that returns phnn.load("own.safetensors", model=...)' in message
+        assert "give --build package.module:function, which builds the original" in message
     assert call("inspect", own)[0] == 0
-    (here / "loads.py").write_text(
-        "import phnn\nfrom torch import nn\n\ndef make():\n"
-        '    return phnn.load("own.safetensors", model=lambda: nn.Sequential(nn.Linear(4, 4)))\n'
+    (here / "builds.py").write_text(
+        "from torch import nn\n\ndef make():\n    return nn.Sequential(nn.Linear(4, 4))\n"
     )
-    assert call(*COMMANDS[2].format("loads:make").split())[0] == 0
+    for command in (COMMANDS[0], COMMANDS[2], f"{COMMANDS[3]} --n 2"):
+        line = command.format("own.safetensors --build builds:make")
+        assert call(*line.split())[0] == 0
     x = torch.randn(2, 4)
     program = torch.export.load(here / "out.pt2").module()
     with torch.no_grad():
-        assert torch.allclose(program(x), find_model("loads:make").model(x))
+        assert torch.allclose(program(x), phnn.load(own, model=nn.Sequential(nn.Linear(4, 4)))(x))
+
+
+def test_build_is_for_files_that_need_it(dense, refuse):
+    message = refuse(*COMMANDS[2].format("resnet20 --build mynetworks:make").split())
+    assert "--build mynetworks:make is for a file of a converted model" in message
+    message = refuse(*COMMANDS[2].format(f"{dense} --build mynetworks:make").split())
+    assert "says how to build its model; leave out --build" in message
 
 
 @pytest.mark.parametrize("text", ["dense.safetensors", "mynetworks:make"])

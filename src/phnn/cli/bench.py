@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from phnn._screen import ProgressBar
 from phnn._tables import align, fit_lines, keep_columns
 from phnn.cli.example_input import add_example, make_example
-from phnn.cli.model_argument import find_model
+from phnn.cli.model_argument import add_build_option, find_model
 from phnn.cli.parser import Parser, parse_count, speaking_of
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ FIELDS = (
 def add_arguments(parser: Parser) -> None:
     """Add the arguments of the command."""
     parser.add_model()
+    add_build_option(parser)
     parser.add_out("a CSV file for the table", required=False)
     add_example(parser, "16 images it was trained for, or 16,3,32,32")
     parser.add_argument(
@@ -74,6 +75,7 @@ def split_names(text: str) -> list[str]:
 
 def run(
     model: str,
+    build: str | None,
     out: Path | None,
     shape: tuple[int, ...] | None,
     input: Path | None,
@@ -103,7 +105,7 @@ def run(
         torch.set_num_threads(threads)
     with speaking_of(runtime="--runtime", device="--device"):
         runtimes = _find_runtimes(runtime, device)
-    found = find_model(model)
+    found = find_model(model, build=build)
     example, *others = make_example(
         replace(found, shape=found.shape or IMAGE), shape, input, batch=BATCH
     )

@@ -13,7 +13,7 @@ from phnn._screen import ProgressBar
 from phnn._tables import fit_lines
 from phnn.cli import curves
 from phnn.cli.calibration import SAMPLES, Score, find_score, read_calibration
-from phnn.cli.model_argument import find_model
+from phnn.cli.model_argument import add_build_option, find_model
 from phnn.cli.parser import Parser, UsageError, parse_count, speaking_of
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ OPTIONS = {name: f"--{name.replace('_', '-')}" for name in NAMES}
 def add_arguments(parser: Parser) -> None:
     """Add the arguments of the command."""
     parser.add_model()
+    add_build_option(parser)
     parser.add_out("the file (.safetensors) or folder to write", required=True)
     parser.add_argument(
         "--n", type=parse_n, help="dimension of the algebras, or a pair such as 16x4 (out x in)"
@@ -156,6 +157,7 @@ def split_patterns(text: str) -> list[str]:
 
 def run(
     model: str,
+    build: str | None,
     out: Path,
     n: int | tuple[int, int] | None,
     budget: float | None,
@@ -219,7 +221,7 @@ def run(
     if curve is not None:
         curves.check_target(curve)
     known = None if algebra is None else phnn.algebra.get(algebra)
-    found = find_model(model)
+    found = find_model(model, build=build)
     torch.manual_seed(seed)
     options: dict[str, Any] = {"include": include, "exclude": exclude, "cache": cache, "seed": seed}
     options |= {

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from phnn._screen import ProgressBar
 from phnn._tables import fit_lines
 from phnn.cli.example_input import add_example, make_example, read_arrays
-from phnn.cli.model_argument import add_network_options, find_model
+from phnn.cli.model_argument import add_build_option, add_network_options, find_model
 from phnn.cli.parser import Parser, parse_count, speaking_of
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ OPTIONS = {
 def add_arguments(parser: Parser) -> None:
     """Add the arguments of the command."""
     parser.add_model()
+    add_build_option(parser)
     parser.add_out("the file to write, .onnx or .pt2", required=True)
     parser.add_argument(
         "--format",
@@ -78,6 +79,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(
     model: str,
+    build: str | None,
     out: Path,
     format: str,
     shape: tuple[int, ...] | None,
@@ -99,13 +101,14 @@ def run(
     Examples:
       phnn export small.safetensors --out small.onnx
       phnn export small.safetensors --out small.onnx --runtime onnxruntime --storage int8
+      phnn export small.safetensors --build mine:network --shape 1,3,32,32 --out small.onnx
     """
     from phnn.io import export
     from phnn.io.exporting import check_target
 
     with speaking_of(**OPTIONS):
         check_target(out, format)
-    found = find_model(model, n=n, algebra=algebra)
+    found = find_model(model, build=build, n=n, algebra=algebra)
     inputs = make_example(found, shape, input, batch=1)
     batches = None if calibration is None else _split(read_arrays(calibration), len(inputs[0]))
     with speaking_of(**OPTIONS), ProgressBar() as bar:

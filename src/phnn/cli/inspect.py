@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from phnn.cli.model_argument import add_network_options, find_file, find_model
 from phnn.cli.parser import Parser
 
@@ -21,7 +23,7 @@ def run(model: str, n: int | None, algebra: str | None) -> int:
     from phnn._tables import fit_lines
     from phnn.io import inspect
 
-    options = {"n": n, "algebra": algebra}
+    options: dict[str, Any] = {"n": n, "algebra": algebra}
     file = find_file(model, **options)
     if file is None or file.suffix == ".ckpt":
         found = inspect(find_model(model, **options).model)

@@ -46,20 +46,33 @@ def add_network_options(parser: Parser) -> None:
     )
 
 
-def find_model(text: str, **options: Any) -> FoundModel:
+def add_build_option(parser: Parser) -> None:
+    """Add the option that says how a model is built, where its file does not."""
+    parser.add_argument(
+        "--build",
+        metavar="FUNCTION",
+        help="for the file of a converted model of your own: package.module:function, which "
+        "builds the original",
+    )
+
+
+def find_model(text: str, *, build: str | None = None, **options: Any) -> FoundModel:
     """Return the model that an argument stands for.
 
     Args:
         text: Name of a network of the zoo, file, folder of a run, or `package.module:function`.
+        build: The function that builds the original of a converted model, which its file holds.
         options: Options of `create_model` for the name of a network; None where not given.
     """
     from phnn.models import create_model
 
     file = find_file(text, **options)
+    if build is not None and (file is None or file.suffix == ".ckpt"):
+        raise ValueError(f"--build {build} is for a file of a converted model; {text} needs none")
     if file is None:
         model = call_function(text) if ":" in text else create_model(text, **options)
         return FoundModel(model.eval(), {})
-    return _load_checkpoint(file) if file.suffix == ".ckpt" else _load(file)
+    return _load_checkpoint(file) if file.suffix == ".ckpt" else _load(file, build)
 
 
 def find_file(text: str, **options: Any) -> Path | None:
@@ -113,16 +126,18 @@ def _look_into(folder: Path) -> Path:
     raise ValueError(f"the folder {folder} holds no model.safetensors; {hint}")
 
 
-def _load(file: Path) -> FoundModel:
+def _load(file: Path, build: str | None) -> FoundModel:
     from phnn.io import inspect, load
 
-    if inspect(file).name is None:
+    says_how = inspect(file).name is not None
+    if says_how and build is not None:
+        raise ValueError(f"{file} says how to build its model; leave out --build {build}")
+    if not says_how and build is None:
         raise ValueError(
             f"{file} does not say how to build its model, because phnn.create_model did not build "
-            f'it; give package.module:function, a function that returns phnn.load("{file}", '
-            "model=...)"
+            "it; give --build package.module:function, which builds the original"
         )
-    model = load(file)
+    model = load(file, model=None if build is None else call_function(build))
     metadata: dict[str, Any] = model.phnn_metadata  # type: ignore[assignment]
     return FoundModel(model, metadata, _find_shape(model, metadata))
 
@@ -144,6 +159,8 @@ def _find_shape(model: nn.Module, metadata: dict[str, Any]) -> tuple[int, ...] |
     """Return the shape of an image, if the metadata has a plausible one."""
     size, config = metadata.get("image_size"), getattr(model, "config", {})
     if not isinstance(size, list) or len(size) != 2 or not all(type(x) is int for x in size):
+        return None
+    if "in_channels" not in config:  # a model of somebody's own
         return None
     channels, (height, width) = config["in_channels"], size
     is_plausible = min(height, width) > 0 and channels * height * width <= LARGEST_INPUT

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from phnn._names import suggest
 from phnn._screen import Screen
 from phnn.conversion.specs import LayerSpec, install_layers
 from phnn.io import load
@@ -58,8 +59,9 @@ def load_trained(path: str | Path) -> Trained:
     if path.suffix == ".ckpt":
         return _load_checkpoint(path)
     if not path.exists():
+        near = suggest(path, path.parent.iterdir() if path.parent.is_dir() else [])
         raise FileNotFoundError(
-            f"there is no {path}; give the folder of a run, a checkpoint (.ckpt) or a model "
+            f"there is no {path}; {near}give the folder of a run, a checkpoint (.ckpt) or a model "
             "(.safetensors)"
         )
     if (path / LAST).exists() and not (path / MODEL).exists():
